@@ -1,0 +1,165 @@
+"""The edge to Postgres: what a connection is to us, and what counts as the database being away.
+
+A `Link` is one connection held for one purpose. The worker keeps three (the bell, claims, records),
+because a pool's release costs a round trip and a claim must not wait behind somebody else's query.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import timedelta
+from typing import Any, Final, Protocol, TypeAlias
+
+import anyio
+import asyncpg
+from asyncpg.exceptions import (
+    CannotConnectNowError,
+    DataError,
+    IntegrityConstraintViolationError,
+    InterfaceError,
+    InternalClientError,
+    PostgresError,
+)
+
+from notifyq import sqlfiles
+
+__all__ = ["DATABASE_FAULTS", "Connection", "Link", "Pool", "describe", "is_about_the_data", "seconds"]
+
+log = logging.getLogger("notifyq")
+
+# Whatever a statement can end with when the database is away, in trouble or told to stop. None of them
+# says "not applied": the caller repeats what may be repeated, and looks again at the rest.
+DATABASE_FAULTS: Final = (OSError, TimeoutError, PostgresError, InterfaceError, InternalClientError)
+
+STATEMENT_TIMEOUT: Final = 5.0
+
+Pool: TypeAlias = "asyncpg.Pool[asyncpg.Record]"
+
+
+class Connection(Protocol):
+    """What `notifyq.enqueue` asks of a connection: an asyncpg connection or one from its pool."""
+
+    async def fetch(self, query: str, /, *args: Any, timeout: float | None = None) -> list[Any]: ...
+
+
+class Link:
+    """One connection, opened when it is needed, dropped when it failed, used by one caller at a time.
+
+    Example: ``rows = await link.fetch("claim_emails", ...)``
+    """
+
+    def __init__(self, pool: Pool, purpose: str, *, timeout: float = STATEMENT_TIMEOUT) -> None:
+        self._pool = pool
+        self._purpose = purpose
+        self._timeout = timeout
+        self._held: Any = None
+        self._turn = anyio.Lock()
+
+    async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
+        """Run the named *query*. Raises one of `DATABASE_FAULTS`; the next call then starts afresh."""
+        async with self._turn:
+            conn = await self._connection()
+            try:
+                rows: list[asyncpg.Record] = await conn.fetch(
+                    sqlfiles.query(query), *args, timeout=self._timeout
+                )
+                return rows
+            except PostgresError:
+                # The server answered, so the connection is sound, unless it ended it.
+                if conn.is_closed():
+                    await self._drop()
+                raise
+            except BaseException:
+                # A time-out or a cancellation leaves the connection in the middle of something.
+                await self._drop()
+                raise
+
+    async def value(self, query: str, *args: Any) -> Any:
+        """The first column of the first row, or None."""
+        rows = await self.fetch(query, *args)
+        return rows[0][0] if rows else None
+
+    async def close(self) -> None:
+        """Give the connection back. May be called twice."""
+        if self._held is not None:
+            conn, self._held = self._held, None
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+                await self._pool.release(conn, timeout=1)
+
+    async def _connection(self) -> Any:
+        if self._held is not None and self._held.is_closed():
+            await self._drop()
+        if self._held is None:
+            conn: Any = await self._pool.acquire(timeout=self._timeout)
+            self._held = conn
+            try:
+                await conn.fetch(
+                    sqlfiles.query("prepare_session"), f"notifyq {self._purpose}", timeout=self._timeout
+                )
+            except BaseException:
+                await self._drop()
+                raise
+        return self._held
+
+    async def _drop(self) -> None:
+        conn, self._held = self._held, None
+        if conn is not None:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+                conn.terminate()
+                await self._pool.release(conn, timeout=1)
+
+
+@asynccontextmanager
+async def linked(pool: Pool, purpose: str) -> AsyncIterator[Link]:
+    """A `Link` for the length of a block."""
+    link = Link(pool, purpose)
+    try:
+        yield link
+    finally:
+        await link.close()
+
+
+def describe(error: BaseException) -> str:
+    """An error for the log: its class and SQLSTATE, never its text, which may quote a row.
+
+    Example: ``describe(error) == "UniqueViolationError 23505"``
+    """
+    state = getattr(error, "sqlstate", None)
+    return f"{type(error).__name__} {state}" if state else type(error).__name__
+
+
+def is_about_the_data(error: BaseException) -> bool:
+    """True if repeating the very same statement can never succeed."""
+    refused = isinstance(error, DataError | IntegrityConstraintViolationError)
+    return refused and not isinstance(error, CannotConnectNowError)
+
+
+def seconds(value: float) -> timedelta:
+    """A duration as Postgres' driver wants it."""
+    return timedelta(seconds=value)
+
+
+class Complaints:
+    """At most one line a second for one kind of trouble, and one line when it is over.
+
+    Example: ``complaints.about("claim", error)`` … ``complaints.over("claim")``
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._last: dict[str, float] = {}
+
+    def about(self, what: str, error: BaseException) -> None:
+        """Tell of *error*, unless this was said within the last second."""
+        now = self._clock()
+        if now - self._last.get(what, -10.0) >= 1:
+            self._last[what] = now
+            log.warning("%s: the database does not answer (%s); trying again", what, describe(error))
+
+    def over(self, what: str) -> None:
+        """Tell that it is over, if it was ever told that it began."""
+        if self._last.pop(what, None) is not None:
+            log.info("%s: the database answers again", what)

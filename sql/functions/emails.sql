@@ -1,0 +1,812 @@
+-- An email's life in verbs: enqueue, claim, then one end of the attempt (email_sent, email_dead,
+-- email_pending, email_doubt, email_held), and what an operator may do (retry, cancel, resolve).
+-- notifyq/lifecycle.py has the table of states that these verbs carry out.
+--
+-- Every function takes p_now last, for tests that move time; every change of state of a claimed row is
+-- fenced by claim_seq, so that a worker which lost its claim changes nothing.
+
+-- ---------------------------------------------------------------- the way in
+
+-- What a database can check of a message. Refuses with the field's name.
+create or replace function notifyq.check_email(
+    p_key text, p_message jsonb, p_on_doubt text, p_priority int
+) returns void language plpgsql as $$
+declare
+    v_field      text;
+    v_address    jsonb;
+    v_recipients int := 0;
+begin
+    if p_key is null or p_key = '' then
+        perform notifyq.refuse('key', 'is required: the same key is sent at most once, ever');
+    elsif char_length(p_key) > 500 then
+        perform notifyq.refuse('key', 'has more than 500 characters');
+    end if;
+    if p_on_doubt is null or p_on_doubt not in ('ask', 'resend', 'hold') then
+        perform notifyq.refuse('on_doubt', 'must be ask, resend or hold');
+    end if;
+    if p_priority is null then
+        perform notifyq.refuse('priority', 'must be a number');
+    end if;
+    if p_message is null or jsonb_typeof(p_message) <> 'object' then
+        perform notifyq.refuse('message', 'must be a JSON object');
+    end if;
+    if p_message ? 'builder' then
+        if jsonb_typeof(p_message -> 'builder') <> 'string' or p_message ->> 'builder' = '' then
+            perform notifyq.refuse('builder', 'must be the name of a builder');
+        elsif jsonb_typeof(coalesce(p_message -> 'args', '{}')) <> 'object' then
+            perform notifyq.refuse('args', 'must be a JSON object');
+        end if;
+        return;
+    end if;
+
+    foreach v_field in array array['to', 'cc', 'bcc', 'reply_to'] loop
+        continue when v_field <> 'to' and coalesce(p_message -> v_field, 'null') = 'null';
+        if jsonb_typeof(p_message -> v_field) is distinct from 'array' then
+            perform notifyq.refuse(v_field, 'must be a list of {"email", "name"?}');
+        end if;
+        for v_address in select value from jsonb_array_elements(p_message -> v_field) loop
+            perform notifyq.check_address(v_field, v_address);
+        end loop;
+        if v_field <> 'reply_to' then
+            v_recipients := v_recipients + jsonb_array_length(p_message -> v_field);
+        end if;
+    end loop;
+    if jsonb_array_length(p_message -> 'to') = 0 then
+        perform notifyq.refuse('to', 'needs at least one recipient');
+    elsif v_recipients > 50 then
+        perform notifyq.refuse('to', 'has more than 50 recipients together with cc and bcc');
+    end if;
+    if coalesce(p_message -> 'from', 'null') <> 'null' then
+        perform notifyq.check_address('from', p_message -> 'from');
+    end if;
+
+    foreach v_field in array array['subject', 'html', 'text', 'tag', 'stream'] loop
+        if coalesce(jsonb_typeof(p_message -> v_field), 'null') not in ('null', 'string') then
+            perform notifyq.refuse(v_field, 'must be a string');
+        end if;
+    end loop;
+    if p_message ->> 'subject' is null then
+        perform notifyq.refuse('subject', 'is required (it may be empty)');
+    elsif p_message ->> 'subject' ~ '[\x01-\x08\x0a-\x1f\x7f]' then
+        perform notifyq.refuse('subject', 'holds a line break or a control character');
+    elsif char_length(p_message ->> 'subject') > 2000 then
+        perform notifyq.refuse('subject', 'has more than 2,000 characters');
+    end if;
+    if coalesce(p_message ->> 'html', '') = '' and coalesce(p_message ->> 'text', '') = '' then
+        perform notifyq.refuse('text', 'an email needs a text or an html body');
+    end if;
+
+    foreach v_field in array array['headers', 'metadata'] loop
+        if coalesce(jsonb_typeof(p_message -> v_field), 'null') not in ('null', 'object') then
+            perform notifyq.refuse(v_field, 'must be an object');
+        end if;
+    end loop;
+    if (select count(*) from jsonb_object_keys(coalesce(nullif(p_message -> 'metadata', 'null'), '{}'))) > 8 then
+        perform notifyq.refuse('metadata', 'has more than 8 fields (Postmark takes 10, two are ours)');
+    end if;
+    if coalesce(jsonb_typeof(p_message -> 'attachments'), 'null') not in ('null', 'array') then
+        perform notifyq.refuse('attachments', 'must be a list');
+    end if;
+end $$;
+
+create or replace function notifyq.check_address(p_field text, p_address jsonb) returns void
+language plpgsql as $$
+begin
+    if jsonb_typeof(p_address) <> 'object' or jsonb_typeof(p_address -> 'email') is distinct from 'string' then
+        perform notifyq.refuse(p_field, 'must hold {"email", "name"?}');
+    elsif p_address ->> 'email' !~ '^[^\s@<>(),;:"\[\]\x01-\x1f\x7f]+@[^\s@<>(),;:"\x01-\x1f\x7f]+$' then
+        perform notifyq.refuse(p_field, 'holds something that is not one email address');
+    elsif p_address ->> 'name' ~ '[\x01-\x1f\x7f]' then
+        perform notifyq.refuse(p_field, 'has a name with a line break or a control character');
+    end if;
+end $$;
+
+-- Enqueue one email. A known key answers the row that exists; nothing is sent twice, nothing is aborted.
+-- At READ COMMITTED two transactions racing on a key give one row: the second waits for the first.
+create or replace function notifyq.enqueue_email(
+    p_key text,
+    p_message jsonb,
+    p_run_after timestamptz default null,
+    p_send_before timestamptz default null,
+    p_priority int default 0,
+    p_on_doubt text default 'ask',
+    p_now timestamptz default null
+) returns table (id bigint, created boolean) language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_id  bigint;
+begin
+    perform notifyq.check_email(p_key, p_message, p_on_doubt, p_priority);
+    loop
+        insert into notifyq.emails (key, message, run_after, send_before, priority, on_doubt, created_at)
+        values (p_key, p_message, coalesce(p_run_after, v_now), p_send_before, p_priority, p_on_doubt, v_now)
+        on conflict (key) do nothing
+        returning id into v_id;
+        if v_id is not null then
+            return query select v_id, true;
+            return;
+        end if;
+        select e.id into v_id from notifyq.emails e where e.key = p_key;
+        if v_id is not null then
+            return query select v_id, false;
+            return;
+        end if;
+        -- Somebody deleted the row in between: try again.
+    end loop;
+end $$;
+
+-- Enqueue many in one statement and one notification. Answers in the order of the arrays.
+create or replace function notifyq.enqueue_emails(
+    p_keys text[],
+    p_messages text[],
+    p_run_afters timestamptz[],
+    p_send_befores timestamptz[],
+    p_priorities int[],
+    p_on_doubts text[],
+    p_now timestamptz default null
+) returns table (id bigint, created boolean) language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_created bigint[];
+begin
+    perform notifyq.check_email(n.key, n.message::jsonb, n.on_doubt, n.priority)
+    from unnest(p_keys, p_messages, p_on_doubts, p_priorities) as n (key, message, on_doubt, priority);
+
+    with created as (
+        insert into notifyq.emails (key, message, run_after, send_before, priority, on_doubt, created_at)
+        select n.key, n.message::jsonb, coalesce(n.run_after, v_now), n.send_before, n.priority, n.on_doubt, v_now
+        from unnest(p_keys, p_messages, p_run_afters, p_send_befores, p_priorities, p_on_doubts)
+            with ordinality as n (key, message, run_after, send_before, priority, on_doubt, ord)
+        order by n.ord
+        on conflict (key) do nothing
+        returning id
+    )
+    select coalesce(array_agg(c.id), '{}') into v_created from created c;
+
+    -- A key that stands twice in the arrays was created by its first place.
+    return query
+        select e.id, e.id = any(v_created) and row_number() over (partition by n.key order by n.ord) = 1
+        from unnest(p_keys) with ordinality as n (key, ord)
+        join notifyq.emails e on e.key = n.key
+        order by n.ord;
+end $$;
+
+-- ---------------------------------------------------------------- the claim
+
+-- Claim up to p_slots due emails to send and up to p_ask_slots doubts to ask about.
+--
+-- Every row of the answer carries the same first columns (when to come again, the gate); the email's
+-- columns are null in the one row of an answer that claimed nothing.
+--
+-- * The ids are gathered in arrays first: `where id in (select … limit n for update)` may run the
+--   inner query again under some plans and claim past its limit.
+-- * Priority is exact: lower priorities are looked at only with slots left. Each look is one range of
+--   emails_pending, whatever lies in the future or belongs to other builders.
+-- * wake_in leaves out what cannot be claimed (gate shut, unknown builder). At or below zero it says
+--   that something due was locked by another claim.
+create or replace function notifyq.claim_emails(
+    p_worker text,
+    p_account text,
+    p_slots int,
+    p_ask_slots int,
+    p_builders text[],
+    p_lease interval,
+    p_now timestamptz default null
+) returns table (
+    wake_in double precision, gate text, gate_failures int, others_at_work boolean,
+    id bigint, uid uuid, key text, message text, claim_seq bigint, attempts int, max_attempts int,
+    asking boolean, probing boolean, stream text, on_doubt text, expires_in double precision,
+    doubt_age double precision, doubt_since timestamptz, misses int, asks int, resent boolean, ordered boolean, waits int,
+    account text, waited double precision
+) language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now      timestamptz := coalesce(p_now, clock_timestamp());
+    v_pass     record;
+    v_ids      bigint[] := '{}';
+    v_more     bigint[];
+    v_expired  boolean;
+    v_left     int;
+    v_priority int;
+    v_next     timestamptz;
+    v_wake     timestamptz;
+    v_accounts text[];
+begin
+    perform notifyq.be_durable();
+    select * into v_pass from notifyq.pass_gate(p_account, p_slots, v_now);
+    v_left := v_pass.allowed;
+    v_wake := v_pass.wake_at;
+
+    while v_left > 0 loop
+        select min(b.priority) into v_priority
+        from unnest(p_builders) as k (builder) cross join lateral (
+            select e.priority from notifyq.emails e
+            where e.status = 'pending' and e.builder = k.builder
+              and (v_priority is null or e.priority > v_priority)
+            order by e.priority limit 1
+        ) b;
+        exit when v_priority is null;
+
+        select coalesce(array_agg(due.id), '{}'), coalesce(bool_or(due.send_before <= v_now), false)
+        into v_more, v_expired
+        from (
+            select b.id, b.send_before
+            from unnest(p_builders) as k (builder) cross join lateral (
+                select e.id, e.run_after, e.send_before from notifyq.emails e
+                where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
+                  and e.run_after <= v_now
+                order by e.run_after, e.id limit v_left
+                for no key update skip locked
+            ) b
+            order by b.run_after, b.id limit v_left
+        ) due;
+        if v_expired then
+            perform notifyq.expire_emails(v_more, v_now);
+        end if;
+        v_ids := v_ids || v_more;
+        v_left := v_left - cardinality(v_more);
+
+        if v_left > 0 then
+            select min(b.run_after) into v_next
+            from unnest(p_builders) as k (builder) cross join lateral (
+                select e.run_after from notifyq.emails e
+                where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
+                  and e.id <> all (v_more)
+                order by e.run_after, e.id limit 1
+            ) b;
+            v_wake := least(v_wake, v_next);
+        end if;
+    end loop;
+
+    if v_pass.probing then
+        if v_left > 0 then
+            -- Nothing is due: what the provider itself had put off may try early.
+            select coalesce(array_agg(early.id), '{}') into v_more
+            from (
+                select e.id from notifyq.emails e
+                where e.status = 'pending' and e.postponed and e.builder = any (p_builders)
+                  and (e.send_before is null or e.send_before > v_now)
+                order by e.run_after, e.id limit 1
+                for no key update skip locked
+            ) early;
+            v_ids := v_ids || v_more;
+            v_left := v_left - cardinality(v_more);
+        end if;
+        if v_left = 0 then
+            perform notifyq.gate_probing(p_account, p_lease, v_now);
+            v_wake := least(v_wake, v_now + p_lease);
+        end if;
+    end if;
+
+    if p_ask_slots > 0 then
+        select array_agg(distinct a.account) into v_accounts from notifyq.same_accounts(p_account) a;
+        select coalesce(array_agg(due.id), '{}') into v_more
+        from (
+            select e.id from notifyq.emails e
+            where e.status = 'doubt' and e.run_after <= v_now
+              and (e.account is null or e.account = any (v_accounts))
+            order by e.run_after, e.id limit p_ask_slots
+            for no key update skip locked
+        ) due;
+        v_ids := v_ids || v_more;
+        select min(e.run_after) into v_next
+        from (
+            select e.run_after from notifyq.emails e
+            where e.status = 'doubt' and e.id <> all (v_more)
+              and (e.account is null or e.account = any (v_accounts))
+            order by e.run_after, e.id limit 1
+        ) e;
+        v_wake := least(v_wake, v_next);
+    end if;
+
+    return query
+        with claimed as (
+            update notifyq.emails e
+            set status = 'processing',
+                claim_seq = e.claim_seq + 1,
+                attempts = e.attempts + (e.doubt_since is null)::int,
+                account = case when e.doubt_since is null then p_account else e.account end,
+                lease_until = v_now + p_lease,
+                leased_at = v_now,
+                claimed_by = p_worker
+            where e.id = any (v_ids) and e.status in ('pending', 'doubt')
+            returning e.*
+        )
+        select
+            extract(epoch from v_wake - v_now)::double precision, v_pass.state, v_pass.failures,
+            exists (select from notifyq.emails o where o.status = 'processing' and o.claimed_by <> p_worker),
+            c.id, c.uid, c.key, case when c.doubt_since is null then c.message::text end,
+            c.claim_seq, c.attempts, c.max_attempts,
+            c.doubt_since is not null, v_pass.probing and c.doubt_since is null, c.stream, c.on_doubt,
+            extract(epoch from c.send_before - v_now)::double precision,
+            extract(epoch from v_now - c.doubt_since)::double precision, c.doubt_since,
+            c.misses::int, c.asks::int, c.resent, c.ordered, c.waits::int, c.account,
+            extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision
+        from (values (1)) as always left join claimed c on true
+        order by c.priority, c.run_after, c.id;
+end $$;
+
+-- The accounts that a worker of p_account may ask: its own, and those that the provider itself calls
+-- the same (a new token for the same server).
+create or replace function notifyq.same_accounts(p_account text) returns table (account text)
+language plpgsql stable as $$
+#variable_conflict use_column
+begin
+    return query
+        select p_account
+        union all
+        select other.account
+        from notifyq.gates mine join notifyq.gates other on other.server = mine.server
+        where mine.account = p_account;
+end $$;
+
+-- Past send_before: dead, never POSTed late. p_ids null: all that are past it, 1,000 at most a call.
+create or replace function notifyq.expire_emails(
+    p_ids bigint[] default null, p_now timestamptz default null
+) returns int language plpgsql as $$
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_count int;
+begin
+    with past as (
+        select e.id from notifyq.emails e
+        where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null
+          and (p_ids is null or e.id = any (p_ids))
+        order by e.send_before limit 1000
+        for no key update skip locked
+    ), expired as (
+        update notifyq.emails e
+        set status = 'dead', reason = 'expired', finished_at = v_now, postponed = false
+        from past where e.id = past.id
+        returning e.id, e.claim_seq
+    ), noted as (
+        insert into notifyq.history (at, lane, row_id, claim_seq, event)
+        select v_now, 'email', x.id, x.claim_seq, 'expired' from expired x
+    )
+    select count(*) into v_count from expired;
+    return v_count;
+end $$;
+
+-- ---------------------------------------------------------------- the ends of an attempt
+
+-- The provider has it. Also for a worker whose claim is gone: a receipt is evidence, and evidence is
+-- never thrown away. Answers for each id: recorded | receipt (kept, though the claim was lost) |
+-- duplicate (another message id stands already: sent twice) | known.
+create or replace function notifyq.email_sent(
+    p_ids bigint[], p_claim_seqs bigint[], p_message_ids text[], p_events text[],
+    p_now timestamptz default null
+) returns table (id bigint, answer text) language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_recorded bigint[];
+begin
+    perform notifyq.be_durable();
+    with done as (
+        select * from unnest(p_ids, p_claim_seqs, p_message_ids, p_events)
+            as d (id, claim_seq, message_id, event)
+    ), recorded as (
+        update notifyq.emails e
+        set status = 'sent', provider_message_id = d.message_id, sent_at = v_now, finished_at = v_now,
+            lease_until = null, leased_at = null, claimed_by = null, postponed = false, waits = 0,
+            receipt = null, last_error = null
+        from done d
+        where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing' and e.receipt is null
+        returning e.id, e.claim_seq, d.message_id, d.event
+    ), noted as (
+        insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
+        select v_now, 'email', r.id, r.claim_seq, r.event, r.message_id from recorded r
+    )
+    select coalesce(array_agg(r.id), '{}') into v_recorded from recorded r;
+    if cardinality(v_recorded) = cardinality(p_ids) then
+        return query select r, 'recorded' from unnest(v_recorded) r;
+        return;
+    end if;
+    return query
+        select d.id, case when d.id = any (v_recorded) then 'recorded'
+                          else notifyq.late_receipt(d.id, d.claim_seq, d.message_id, v_now) end
+        from unnest(p_ids, p_claim_seqs, p_message_ids) as d (id, claim_seq, message_id);
+end $$;
+
+-- An acceptance whose claim is gone, or that meets another one.
+create or replace function notifyq.late_receipt(
+    p_id bigint, p_claim_seq bigint, p_message_id text, p_now timestamptz default null
+) returns text language plpgsql as $$
+declare
+    v_now    timestamptz := coalesce(p_now, clock_timestamp());
+    v_email  notifyq.emails;
+    v_answer text := 'receipt';
+    v_event  text := 'receipt';
+begin
+    select * into v_email from notifyq.emails e where e.id = p_id for no key update;
+    if not found then
+        return 'unknown';
+    end if;
+    if coalesce(v_email.provider_message_id, v_email.receipt) = p_message_id then
+        if v_email.status = 'processing' and v_email.claim_seq = p_claim_seq then
+            perform notifyq.honour_receipts(array[p_id], array[p_claim_seq], v_now);
+        end if;
+        return 'known';
+    end if;
+    if v_email.status = 'sent' or v_email.receipt is not null then
+        v_answer := 'duplicate';
+        v_event := 'duplicate';
+    end if;
+    insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
+    values (v_now, 'email', p_id, p_claim_seq, v_event, p_message_id);
+    if v_email.status = 'sent' then
+        return v_answer;
+    end if;
+    if v_email.status = 'processing' and v_email.claim_seq <> p_claim_seq then
+        -- A newer claim is at work: it finds this when it records.
+        update notifyq.emails e set receipt = coalesce(e.receipt, p_message_id) where e.id = p_id;
+        return v_answer;
+    end if;
+    update notifyq.emails e
+    set status = 'sent', reason = null, provider_message_id = coalesce(e.receipt, p_message_id),
+        sent_at = v_now, finished_at = v_now, receipt = null,
+        lease_until = null, leased_at = null, claimed_by = null, postponed = false
+    where e.id = p_id;
+    return v_answer;
+end $$;
+
+-- Rows whose older claim was accepted while this one ran end as sent, whatever this one came to.
+-- Called first by every other end.
+create or replace function notifyq.honour_receipts(
+    p_ids bigint[], p_claim_seqs bigint[], p_now timestamptz
+) returns void language plpgsql as $$
+begin
+    perform notifyq.be_durable();
+    update notifyq.emails e
+    set status = 'sent', provider_message_id = e.receipt, sent_at = p_now, finished_at = p_now,
+        receipt = null, lease_until = null, leased_at = null, claimed_by = null, postponed = false
+    from unnest(p_ids, p_claim_seqs) as d (id, claim_seq)
+    where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing' and e.receipt is not null;
+end $$;
+
+-- It will not be sent. p_reasons: rejected, suppressed, exhausted, expired, unrenderable.
+create or replace function notifyq.email_dead(
+    p_ids bigint[], p_claim_seqs bigint[], p_reasons text[], p_errors text[], p_events text[],
+    p_now timestamptz default null
+) returns setof bigint language plpgsql as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    perform notifyq.honour_receipts(p_ids, p_claim_seqs, v_now);
+    return query
+        with recorded as (
+            update notifyq.emails e
+            set status = 'dead', reason = d.reason, last_error = left(d.error, 1000), finished_at = v_now,
+                lease_until = null, leased_at = null, claimed_by = null, postponed = false
+            from unnest(p_ids, p_claim_seqs, p_reasons, p_errors, p_events)
+                as d (id, claim_seq, reason, error, event)
+            where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing'
+            returning e.id, e.claim_seq, d.event, d.error
+        ), noted as (
+            insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
+            select v_now, 'email', r.id, r.claim_seq, r.event, left(r.error, 1000) from recorded r
+        )
+        select r.id from recorded r;
+end $$;
+
+-- Not sent, for certain: pending again in p_delays seconds. Not charged: the attempt is given back.
+-- p_postponed: the provider put it off, so its return pulls the row forward. p_waiting: its own
+-- sender or stream is not set up. p_resending: this spends its one blind "send again".
+create or replace function notifyq.email_pending(
+    p_ids bigint[], p_claim_seqs bigint[], p_delays double precision[], p_charged boolean[],
+    p_postponed boolean[], p_waiting boolean[], p_resending boolean[], p_errors text[], p_events text[],
+    p_now timestamptz default null
+) returns setof bigint language plpgsql as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    perform notifyq.honour_receipts(p_ids, p_claim_seqs, v_now);
+    return query
+        with recorded as (
+            update notifyq.emails e
+            set status = 'pending',
+                run_after = v_now + make_interval(secs => d.delay),
+                -- An ask is not an attempt, so there is none to give back.
+                attempts = e.attempts - (not d.charged and e.doubt_since is null)::int,
+                postponed = d.postponed,
+                waits = case when d.waiting then least(e.waits + 1, 100) else 0 end,
+                resent = e.resent or d.resending,
+                doubt_since = null, misses = 0, asks = 0, ordered = false,
+                last_error = coalesce(left(d.error, 1000), e.last_error),
+                lease_until = null, leased_at = null, claimed_by = null
+            from unnest(p_ids, p_claim_seqs, p_delays, p_charged, p_postponed, p_waiting, p_resending, p_errors, p_events)
+                as d (id, claim_seq, delay, charged, postponed, waiting, resending, error, event)
+            where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing'
+            returning e.id, e.claim_seq, d.delay, d.event, d.error
+        ), noted as (
+            insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
+            select v_now, 'email', r.id, r.claim_seq, r.event, left(r.error, 1000) from recorded r
+        )
+        select r.id from recorded r;
+    perform notifyq.ring() where exists (select from unnest(p_delays) d (delay) where d.delay <= 0);
+end $$;
+
+-- It may have been accepted. p_fresh: the doubt begins now (a POST just ended), and settle runs from
+-- now on; otherwise an ask came to nothing and settle is not restarted.
+create or replace function notifyq.email_doubt(
+    p_ids bigint[], p_claim_seqs bigint[], p_delays double precision[], p_charged boolean[], p_fresh boolean[],
+    p_misses int[], p_asks int[], p_errors text[], p_events text[],
+    p_now timestamptz default null
+) returns setof bigint language plpgsql as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    perform notifyq.honour_receipts(p_ids, p_claim_seqs, v_now);
+    return query
+        with recorded as (
+            update notifyq.emails e
+            set status = 'doubt',
+                run_after = v_now + make_interval(secs => d.delay),
+                attempts = e.attempts - (not d.charged and e.doubt_since is null)::int,
+                doubt_since = case when d.fresh then v_now else e.doubt_since end,
+                misses = d.misses, asks = d.asks, postponed = false,
+                last_error = coalesce(left(d.error, 1000), e.last_error),
+                lease_until = null, leased_at = null, claimed_by = null
+            from unnest(p_ids, p_claim_seqs, p_delays, p_charged, p_fresh, p_misses, p_asks, p_errors, p_events)
+                as d (id, claim_seq, delay, charged, fresh, misses, asks, error, event)
+            where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing'
+            returning e.id, e.claim_seq, d.event, d.error
+        ), noted as (
+            insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
+            select v_now, 'email', r.id, r.claim_seq, r.event, left(r.error, 1000) from recorded r
+        )
+        select r.id from recorded r;
+end $$;
+
+-- A person decides. The evidence stays in the row and in the history.
+create or replace function notifyq.email_held(
+    p_ids bigint[], p_claim_seqs bigint[], p_errors text[], p_events text[],
+    p_now timestamptz default null
+) returns setof bigint language plpgsql as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    perform notifyq.honour_receipts(p_ids, p_claim_seqs, v_now);
+    return query
+        with recorded as (
+            update notifyq.emails e
+            set status = 'held', last_error = coalesce(left(d.error, 1000), e.last_error),
+                lease_until = null, leased_at = null, claimed_by = null
+            from unnest(p_ids, p_claim_seqs, p_errors, p_events) as d (id, claim_seq, error, event)
+            where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing'
+            returning e.id, e.claim_seq, d.event, d.error
+        ), noted as (
+            insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
+            select v_now, 'email', r.id, r.claim_seq, r.event, left(r.error, 1000) from recorded r
+        )
+        select r.id from recorded r;
+end $$;
+
+-- The provider shows more than one message of one row: it was sent twice. Kept by name, told loudly.
+create or replace function notifyq.note_copies(
+    p_id bigint, p_message_ids text[], p_now timestamptz default null
+) returns int language plpgsql as $$
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_count int;
+begin
+    insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
+    select v_now, 'email', e.id, e.claim_seq, 'duplicate', m.message_id
+    from notifyq.emails e cross join unnest(p_message_ids) as m (message_id)
+    where e.id = p_id and m.message_id is distinct from e.provider_message_id
+      and not exists (
+          select from notifyq.history h
+          where h.row_id = p_id and h.lane = 'email' and h.event = 'duplicate' and h.detail = m.message_id);
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;
+
+-- ---------------------------------------------------------------- leases
+
+-- A lease ran out, as its observer's own clock judged: the very lease that it saw (id, claim_seq,
+-- lease_until), in one fenced statement. A send may have been accepted, so the row is in doubt from now
+-- on; an ask goes on being in doubt as before.
+create or replace function notifyq.email_leases_ended(
+    p_ids bigint[], p_claim_seqs bigint[], p_leases timestamptz[], p_now timestamptz default null
+) returns setof bigint language plpgsql as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    perform notifyq.honour_receipts(p_ids, p_claim_seqs, v_now);
+    return query
+        with recorded as (
+            update notifyq.emails e
+            set status = 'doubt', run_after = v_now,
+                doubt_since = coalesce(e.doubt_since, v_now), postponed = false,
+                last_error = 'the worker was lost while it worked on this email',
+                lease_until = null, leased_at = null, claimed_by = null
+            from unnest(p_ids, p_claim_seqs, p_leases) as d (id, claim_seq, lease)
+            where e.id = d.id and e.claim_seq = d.claim_seq and e.lease_until = d.lease
+              and e.status = 'processing'
+            returning e.id, e.claim_seq
+        ), noted as (
+            insert into notifyq.history (at, lane, row_id, claim_seq, event)
+            select v_now, 'email', r.id, r.claim_seq, 'lease ended' from recorded r
+        )
+        select r.id from recorded r;
+    perform notifyq.ring();
+end $$;
+
+-- Claims of this very process that it never heard of (the answer to the claim was lost): nothing was
+-- sent under them, so they go back as they were.
+create or replace function notifyq.release_lost_emails(
+    p_worker text, p_known bigint[], p_now timestamptz default null
+) returns setof bigint language plpgsql as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    perform notifyq.be_durable();
+    return query
+        with released as (
+            update notifyq.emails e
+            set status = case when e.doubt_since is null then 'pending' else 'doubt' end,
+                attempts = e.attempts - (e.doubt_since is null)::int,
+                lease_until = null, leased_at = null, claimed_by = null
+            where e.status = 'processing' and e.claimed_by = p_worker and e.id <> all (p_known)
+              and e.receipt is null
+            returning e.id, e.claim_seq
+        ), noted as (
+            insert into notifyq.history (at, lane, row_id, claim_seq, event)
+            select v_now, 'email', r.id, r.claim_seq, 'released' from released r
+        )
+        select r.id from released r;
+    perform notifyq.ring();
+end $$;
+
+-- Doubts that nobody can ask about: recorded on an account that no worker has, or older than the
+-- provider remembers. A person decides.
+create or replace function notifyq.hold_unaskable(
+    p_account text, p_grace interval, p_oldest interval, p_now timestamptz default null
+) returns int language plpgsql as $$
+declare
+    v_now      timestamptz := coalesce(p_now, clock_timestamp());
+    v_accounts text[];
+    v_count    int;
+begin
+    select array_agg(a.account) into v_accounts from notifyq.same_accounts(p_account) a;
+    with unaskable as (
+        select e.id, e.account <> all (v_accounts) as foreign_account from notifyq.emails e
+        where e.status = 'doubt'
+          and (e.doubt_since < v_now - p_oldest
+               or e.account <> all (v_accounts) and e.run_after < v_now - p_grace)
+        order by e.run_after limit 1000
+        for no key update skip locked
+    ), recorded as (
+        update notifyq.emails e
+        set status = 'held',
+            last_error = case when u.foreign_account
+                then 'it may have been sent with another provider account, which no worker here can ask'
+                else 'it may have been sent, so long ago that the provider no longer knows' end
+        from unaskable u where e.id = u.id
+        returning e.id, e.claim_seq, e.last_error
+    ), noted as (
+        insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
+        select v_now, 'email', r.id, r.claim_seq, 'held', r.last_error from recorded r
+    )
+    select count(*) into v_count from recorded;
+    return v_count;
+end $$;
+
+-- Retention: the body goes, the row and its key stay (the key is used at most once, ever).
+create or replace function notifyq.purge_emails(
+    p_older interval, p_limit int default 1000, p_now timestamptz default null
+) returns int language plpgsql as $$
+declare
+    v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_count int;
+begin
+    with old as (
+        select e.id from notifyq.emails e
+        where e.message is not null and e.finished_at < v_now - p_older
+        limit p_limit
+        for no key update skip locked
+    )
+    update notifyq.emails e set message = null from old where e.id = old.id;
+    get diagnostics v_count = row_count;
+    return v_count;
+end $$;
+
+-- ---------------------------------------------------------------- the operator
+
+-- Send it after all. A row that was in doubt is asked about once more first (misses starts at 1, so
+-- that one conclusive "not there" is enough), and then goes whatever its policy says: a person decided.
+create or replace function notifyq.retry_email(
+    p_id bigint, p_claim_seq bigint default null, p_now timestamptz default null
+) returns table (id bigint, status text, changed boolean) language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_email   notifyq.emails;
+    v_changed boolean := false;
+begin
+    select * into v_email from notifyq.emails e where e.id = p_id for no key update;
+    if not found then
+        return;
+    end if;
+    if v_email.status in ('held', 'dead') and v_email.message is not null
+       and coalesce(p_claim_seq = v_email.claim_seq, true) then
+        update notifyq.emails e
+        set status = 'pending', reason = null, finished_at = null, attempts = 0, run_after = v_now,
+            send_before = case when e.send_before > v_now then e.send_before end,
+            misses = (e.doubt_since is not null)::int, asks = 0,
+            ordered = e.doubt_since is not null, waits = 0, postponed = false
+        where e.id = p_id;
+        v_changed := true;
+        perform notifyq.note_act(p_id, v_email.claim_seq, 'retried', null, v_now);
+        perform notifyq.ring();
+    end if;
+    return query select e.id, e.status, v_changed from notifyq.emails e where e.id = p_id;
+end $$;
+
+-- Do not send it. A row in doubt may have been sent: from now on a person decides (policy hold).
+create or replace function notifyq.cancel_email(
+    p_id bigint, p_claim_seq bigint default null, p_now timestamptz default null
+) returns table (id bigint, status text, changed boolean) language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_email   notifyq.emails;
+    v_changed boolean := false;
+begin
+    select * into v_email from notifyq.emails e where e.id = p_id for no key update;
+    if not found then
+        return;
+    end if;
+    if coalesce(p_claim_seq = v_email.claim_seq, true) then
+        if v_email.status in ('pending', 'held') then
+            update notifyq.emails e
+            set status = 'dead', reason = 'cancelled', finished_at = v_now, postponed = false
+            where e.id = p_id;
+            v_changed := true;
+        elsif v_email.status = 'doubt' and (v_email.on_doubt <> 'hold' or v_email.ordered) then
+            update notifyq.emails e set on_doubt = 'hold', ordered = false where e.id = p_id;
+            v_changed := true;
+        end if;
+    end if;
+    if v_changed then
+        perform notifyq.note_act(p_id, v_email.claim_seq, 'cancelled', null, v_now);
+    end if;
+    return query select e.id, e.status, v_changed from notifyq.emails e where e.id = p_id;
+end $$;
+
+-- "It was sent": the operator has the provider's message id.
+create or replace function notifyq.resolve_email(
+    p_id bigint, p_provider_message_id text, p_claim_seq bigint default null, p_now timestamptz default null
+) returns table (id bigint, status text, changed boolean) language plpgsql as $$
+#variable_conflict use_column
+declare
+    v_now     timestamptz := coalesce(p_now, clock_timestamp());
+    v_email   notifyq.emails;
+    v_changed boolean := false;
+begin
+    if coalesce(btrim(p_provider_message_id), '') = '' then
+        perform notifyq.refuse('provider_message_id', 'is required: the proof that it was sent');
+    end if;
+    select * into v_email from notifyq.emails e where e.id = p_id for no key update;
+    if not found then
+        return;
+    end if;
+    if v_email.status = 'held' and coalesce(p_claim_seq = v_email.claim_seq, true) then
+        update notifyq.emails e
+        set status = 'sent', provider_message_id = btrim(p_provider_message_id), sent_at = v_now, finished_at = v_now
+        where e.id = p_id;
+        v_changed := true;
+        perform notifyq.note_act(p_id, v_email.claim_seq, 'resolved', btrim(p_provider_message_id), v_now);
+    end if;
+    return query select e.id, e.status, v_changed from notifyq.emails e where e.id = p_id;
+end $$;
+
+create or replace function notifyq.note_act(
+    p_id bigint, p_claim_seq bigint, p_event text, p_detail text, p_now timestamptz
+) returns void language plpgsql as $$
+begin
+    insert into notifyq.history (at, lane, row_id, claim_seq, event, detail, actor)
+    values (p_now, 'email', p_id, p_claim_seq, p_event, p_detail, notifyq.actor());
+end $$;

@@ -1,0 +1,175 @@
+-- oldest worker: 1
+--
+-- The tables. Emails and tasks read alike: one vocabulary, one life cycle (DESIGN: the state table is
+-- notifyq/lifecycle.py, the verbs are sql/functions/emails.sql and tasks.sql).
+--
+-- Constraints make wrong rows impossible: whoever bypasses the functions meets them.
+
+create schema if not exists notifyq;
+
+create table notifyq.migrations (
+    version       int primary key,
+    name          text not null,
+    oldest_worker int not null,          -- the oldest worker that may run beside this schema
+    applied_at    timestamptz not null default clock_timestamp()
+);
+
+create table notifyq.emails (
+    id                  bigint generated always as identity primary key,
+    uid                 uuid not null default gen_random_uuid(),  -- the only name that leaves the database
+    key                 text not null unique,                     -- once ever: the business rule
+    message             jsonb,                                    -- emptied by retention, never before the end
+    -- Copies of two members of the message, so that no claim and no ask has to fetch the body.
+    builder             text not null generated always as (coalesce(message ->> 'builder', '')) stored,
+    stream              text not null generated always as (coalesce(message ->> 'stream', 'outbound')) stored,
+
+    status              text not null default 'pending',
+    reason              text,
+    attempts            int not null default 0,                   -- sends; an ask is not one
+    max_attempts        int not null default 10,
+    run_after           timestamptz not null default now(),
+    send_before         timestamptz,
+    priority            int not null default 0,                   -- lower goes first, below 0 is urgent
+    on_doubt            text not null default 'ask',
+
+    lease_until         timestamptz,
+    leased_at           timestamptz,
+    claimed_by          text,
+    claim_seq           bigint not null default 0,                -- the fence: up at every claim, never down
+    account             text,                                     -- where the last send went: asked there only
+
+    doubt_since         timestamptz,                              -- a POST may have been accepted; settle runs from here
+    misses              smallint not null default 0,              -- conclusive "not there" answers, from settle on
+    asks                smallint not null default 0,              -- answers from settle on that proved nothing
+    resent              boolean not null default false,           -- on_doubt 'resend' is used up
+    ordered             boolean not null default false,           -- an operator said: send it, unless it is found
+    waits               smallint not null default 0,              -- times put off because its sender or stream is not set up
+    postponed           boolean not null default false,           -- put off by the provider: the gate pulls it forward
+    receipt             text,                                     -- accepted under an older claim, while a newer one runs
+
+    last_error          text,
+    created_at          timestamptz not null default clock_timestamp(),
+    finished_at         timestamptz,
+    provider_message_id text,
+    sent_at             timestamptz,
+
+    constraint key_length check (char_length(key) between 1 and 500),
+    constraint message_is_an_object check (jsonb_typeof(message) = 'object'),
+    constraint message_until_the_end check (message is not null or finished_at is not null),
+    constraint status_known check (status in ('pending', 'processing', 'doubt', 'sent', 'held', 'dead')),
+    constraint reason_exactly_when_dead check ((reason is not null) = (status = 'dead')),
+    constraint reason_known check (reason in
+        ('rejected', 'suppressed', 'exhausted', 'expired', 'cancelled', 'unrenderable')),
+    constraint on_doubt_known check (on_doubt in ('ask', 'resend', 'hold')),
+    constraint attempts_counted check (attempts >= 0 and max_attempts >= 1),
+    constraint leased_exactly_while_processing check (
+        num_nonnulls(lease_until, leased_at, claimed_by) = case when status = 'processing' then 3 else 0 end),
+    constraint receipted_exactly_when_sent check (
+        num_nonnulls(provider_message_id, sent_at) = case when status = 'sent' then 2 else 0 end),
+    constraint finished_exactly_at_the_end check ((finished_at is not null) = (status in ('sent', 'dead'))),
+    constraint doubt_has_a_beginning check (status not in ('doubt', 'held') or doubt_since is not null),
+    constraint early_receipt_only_under_a_claim check (receipt is null or status = 'processing'),
+    constraint last_error_length check (char_length(last_error) <= 1000)
+) with (
+    toast_tuple_target = 128,           -- the body lies outside the hot page: a change of state does not copy it
+    fillfactor = 85,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+-- One partial index for each hot question. None of them grows with finished rows.
+create index emails_pending on notifyq.emails (builder, priority, run_after, id) where status = 'pending';
+create index emails_postponed on notifyq.emails (run_after, id) where status = 'pending' and postponed;
+create index emails_expiring on notifyq.emails (send_before) where status = 'pending' and send_before is not null;
+create index emails_doubt on notifyq.emails (run_after, id) where status = 'doubt';
+create index emails_processing on notifyq.emails (lease_until, id) where status = 'processing';
+create index emails_failed on notifyq.emails (status, id) where status in ('held', 'dead');
+
+create table notifyq.tasks (
+    id           bigint generated always as identity primary key,
+    name         text not null,
+    key          text,                  -- once among active calls; null: no rule
+    args         jsonb not null default '{}',
+
+    status       text not null default 'pending',
+    reason       text,
+    attempts     int not null default 0,
+    max_attempts int not null default 10,
+    run_after    timestamptz not null default now(),
+    priority     int not null default 0,
+
+    lease_until  timestamptz,
+    leased_at    timestamptz,
+    claimed_by   text,
+    claim_seq    bigint not null default 0,
+
+    last_error   text,
+    created_at   timestamptz not null default clock_timestamp(),
+    finished_at  timestamptz,
+
+    constraint name_length check (char_length(name) between 1 and 200),
+    constraint key_length check (char_length(key) between 1 and 500),
+    constraint args_are_an_object check (jsonb_typeof(args) = 'object'),
+    constraint status_known check (status in ('pending', 'processing', 'done', 'dead')),
+    constraint reason_exactly_when_dead check ((reason is not null) = (status = 'dead')),
+    constraint reason_known check (reason in ('exhausted', 'gave_up', 'cancelled', 'invalid')),
+    constraint attempts_counted check (attempts >= 0 and max_attempts >= 1),
+    constraint leased_exactly_while_processing check (
+        num_nonnulls(lease_until, leased_at, claimed_by) = case when status = 'processing' then 3 else 0 end),
+    constraint finished_exactly_at_the_end check ((finished_at is not null) = (status in ('done', 'dead'))),
+    constraint last_error_length check (char_length(last_error) <= 1000)
+) with (
+    toast_tuple_target = 128,
+    fillfactor = 85,
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_analyze_scale_factor = 0.05,
+    autovacuum_vacuum_cost_delay = 0
+);
+
+create unique index tasks_active_key on notifyq.tasks (name, key) where status in ('pending', 'processing');
+create index tasks_pending on notifyq.tasks (name, priority, run_after, id) where status = 'pending';
+create index tasks_processing on notifyq.tasks (lease_until, id) where status = 'processing';
+create index tasks_failed on notifyq.tasks (status, id) where status = 'dead';
+
+-- What happened to a row. Append-only; nothing decides by it, people read it.
+create table notifyq.history (
+    id        bigint generated always as identity primary key,
+    at        timestamptz not null default clock_timestamp(),
+    lane      text not null check (lane in ('email', 'task')),
+    row_id    bigint not null,
+    claim_seq bigint not null,
+    event     text not null,
+    detail    text,
+    actor     text                      -- the operator, for an operator's act
+);
+
+create index history_row on notifyq.history (row_id, lane);
+create index history_at on notifyq.history using brin (at);
+
+-- The gate: what the fleet knows of one provider account.
+create table notifyq.gates (
+    account    text primary key,        -- the provider and a hash of the token
+    state      text not null default 'open' check (state in ('open', 'closed', 'blocked')),
+    reason     text,
+    until      timestamptz,             -- closed: when the next probe may go; blocked: when to look again
+    failures   int not null default 0,  -- in a row, with no success between
+    step       int not null default 0,  -- how often probing has failed
+    changed_at timestamptz not null default clock_timestamp(),
+    pace       real,                    -- emails a second while it recovers; null: as fast as they come
+    growth     real not null default 2, -- the pace is multiplied by this each second
+    tokens     real not null default 0,
+    paced_at   timestamptz,
+    server     text,                    -- the provider's own name of the account; outlives a change of token
+    probes     bigint not null default 0,
+    constraint until_exactly_while_shut check ((until is not null) = (state <> 'open'))
+);
+
+-- Work that one worker does for all, at most once in a while.
+create table notifyq.chores (
+    name    text primary key,
+    last_at timestamptz not null,
+    detail  text
+);

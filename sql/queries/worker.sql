@@ -1,0 +1,106 @@
+-- What the worker says to the database. One block a statement; Python names the block and adds nothing.
+
+-- name: prepare_session
+-- A worker's own connection: claims and ends at READ COMMITTED whatever the role's default is.
+select set_config('default_transaction_isolation', 'read committed', false),
+       set_config('statement_timeout', '30s', false),
+       set_config('idle_in_transaction_session_timeout', '30s', false),
+       set_config('application_name', $1, false)
+
+-- name: claim_emails
+select * from notifyq.claim_emails($1, $2, $3, $4, $5, $6)
+
+-- name: email_sent
+select * from notifyq.email_sent($1, $2, $3, $4)
+
+-- name: email_dead
+select * from notifyq.email_dead($1, $2, $3, $4, $5)
+
+-- name: email_pending
+select * from notifyq.email_pending($1, $2, $3, $4, $5, $6, $7, $8, $9)
+
+-- name: email_doubt
+select * from notifyq.email_doubt($1, $2, $3, $4, $5, $6, $7, $8, $9)
+
+-- name: email_held
+select * from notifyq.email_held($1, $2, $3, $4)
+
+-- name: email_copies
+select notifyq.note_copies($1, $2)
+
+-- name: email_leases_ended
+select * from notifyq.email_leases_ended($1, $2, $3)
+
+-- name: release_lost_emails
+select * from notifyq.release_lost_emails($1, $2)
+
+-- name: running_email_leases
+-- Leases that other processes hold: watched until they end or are seen unchanged for their length.
+select id, claim_seq, lease_until, extract(epoch from lease_until - leased_at)::double precision as length
+from notifyq.emails
+where status = 'processing' and claimed_by <> $1
+order by lease_until
+limit 5000
+
+-- name: hold_unaskable
+select notifyq.hold_unaskable($1, make_interval(secs => $2), make_interval(secs => $3))
+
+-- name: expire_emails
+select notifyq.expire_emails()
+
+-- name: purge_emails
+select notifyq.purge_emails(make_interval(secs => $1))
+
+-- name: take_chore
+select notifyq.take_chore($1, make_interval(secs => $2))
+
+-- name: control_uid
+-- The first message of ours that was accepted on this account and stream after $1: the positive
+-- control. A search that does not show it is behind, and its "not there" says nothing.
+select e.uid, h.at
+from notifyq.history h
+join notifyq.emails e on e.id = h.row_id
+where h.lane = 'email' and h.event = 'accepted'
+  and h.at > $1 and h.at < $1::timestamptz + interval '1 hour'
+  and e.stream = $2 and e.account = $3
+order by h.at
+limit 1
+
+-- name: gate_failed
+select notifyq.gate_failed($1, $2, $3, $4)
+
+-- name: gate_throttled
+select notifyq.gate_throttled($1, $2, $3, $4)
+
+-- name: gate_blocked
+select notifyq.gate_blocked($1, $2)
+
+-- name: gate_succeeded
+select notifyq.gate_succeeded($1, $2)
+
+-- name: gate_look
+select notifyq.gate_look($1)
+
+-- name: gate_mended
+select notifyq.gate_mended($1)
+
+-- name: gate_server
+select notifyq.gate_server($1, $2)
+
+-- name: durability
+select current_setting('fsync') = 'on' and current_setting('full_page_writes') = 'on'
+
+-- name: proof
+select pg_notify($1, '')
+
+-- name: recent_streams
+select distinct e.stream
+from notifyq.history h
+join notifyq.emails e on e.id = h.row_id
+where h.lane = 'email' and h.event in ('accepted', 'found') and h.at > clock_timestamp() - make_interval(secs => $1)
+
+-- name: held_uids
+select id, uid, claim_seq from notifyq.emails where status = 'held' limit 5000
+
+-- name: emails_by_uid
+select id, uid, key, claim_seq, provider_message_id from notifyq.emails where uid = any ($1::uuid[])
