@@ -1,0 +1,24 @@
+"""Testing your own app's email, and what this package tests itself with.
+
+`FakePostmark` is a real HTTP server that behaves as Postmark does, keeps a ledger of what it accepted
+and fails on demand, in the ways of `notifyq.testing.faults`::
+
+    from notifyq.testing import FakePostmark, faults
+
+    async with FakePostmark() as fake:
+        fake.fault(faults.Hang(record=True), uid=str(uid))
+        ...
+        await fake.wait_accepted(1)
+
+As a process of its own: ``python -m notifyq.testing --port 0`` (`notifyq.testing.control` says how to
+drive it). For benches there is a much faster one that only counts: `notifyq.testing.sink`.
+"""
+
+from __future__ import annotations
+
+from notifyq.testing import faults
+from notifyq.testing.fake import FakePostmark
+from notifyq.testing.faults import Fault
+from notifyq.testing.ledger import Message, Post, Search
+
+__all__ = ["FakePostmark", "Fault", "Message", "Post", "Search", "faults"]
