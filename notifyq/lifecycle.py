@@ -289,7 +289,9 @@ def _too_early(claim: Claim, finding: Missing | Inconclusive, wait: float, expir
     error = finding.error if isinstance(finding, Inconclusive) else None
     may_resend = claim.on_doubt == "resend" and not (claim.resent or claim.ordered or expired)
     if may_resend and claim.attempts < claim.max_attempts:
-        return Pending(delay=0, event="resent", error="sent again, perhaps twice (policy resend)", resending=True)
+        return Pending(
+            delay=0, event="resent", error="sent again, perhaps twice (policy resend)", resending=True
+        )
     return Doubt(delay=wait, event="too early", error=error, misses=claim.misses, asks=claim.asks)
 
 
@@ -300,7 +302,9 @@ def _missing(claim: Claim, settings: WorkerSettings, expired: bool) -> Transitio
     if expired:
         return Dead(reason="expired", error="it was not sent before its send_before", event="expired")
     if claim.attempts >= claim.max_attempts:
-        return Dead(reason="exhausted", error="it was not sent, and its attempts are spent", event="exhausted")
+        return Dead(
+            reason="exhausted", error="it was not sent, and its attempts are spent", event="exhausted"
+        )
     if claim.on_doubt == "hold" and not claim.ordered:
         return Held(error="the answer to its POST was lost, and the provider does not show it")
     return Pending(delay=0, event="not sent")

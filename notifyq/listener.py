@@ -30,6 +30,7 @@ log = logging.getLogger("notifyq")
 CHANNEL: Final = "notifyq"
 PROOF_EVERY: Final = 4.0
 PROOF_LIMIT: Final = 2.0
+DEAF_FOR: Final = 30.0
 CONNECT_LIMIT: Final = 5.0
 POOLER_ADVICE: Final = (
     "notifications do not arrive: the database is probably reached through a transaction pooler. "
@@ -59,7 +60,9 @@ class Listener:
     @property
     def proven(self) -> bool:
         """True while the last proof is fresh: then the bell can be relied on, and polling is rare."""
-        return self.proven_at is not None and time.monotonic() - self.proven_at < PROOF_EVERY + 2 * PROOF_LIMIT
+        return (
+            self.proven_at is not None and time.monotonic() - self.proven_at < PROOF_EVERY + 2 * PROOF_LIMIT
+        )
 
     async def wait_subscribed(self, limit: float) -> bool:
         """Wait until LISTEN is in place for the first time, *limit* seconds at most."""
@@ -112,18 +115,21 @@ class Listener:
 
     async def _prove_for_ever(self, conn: Any, scope: anyio.CancelScope) -> None:
         try:
-            if not await self._prove(self._pool):
-                if not self._warned_of_pooler:
-                    self._warned_of_pooler = True
-                    log.warning(POOLER_ADVICE)
-            while True:
-                if await self._prove(conn):
+            if await self._prove(self._pool):
+                while await self._prove(conn):  # noqa: ASYNC110 (a heartbeat, not a wait)
                     await anyio.sleep(PROOF_EVERY)
-                else:
-                    break
+            else:
+                # Not heard from another connection: its own notifications would prove nothing.
+                self._warn_of_pooler()
+                await anyio.sleep(DEAF_FOR)
         except DATABASE_FAULTS as error:
             self._complaints.about("listen", error)
         scope.cancel()
+
+    def _warn_of_pooler(self) -> None:
+        if not self._warned_of_pooler:
+            self._warned_of_pooler = True
+            log.warning(POOLER_ADVICE)
 
     async def _prove(self, sender: Any) -> bool:
         self._proof = anyio.Event()

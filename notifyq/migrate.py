@@ -74,7 +74,5 @@ async def _applied(conn: Any) -> set[int]:
 
 async def _apply(conn: Any, migration: Migration) -> str:
     await conn.execute(migration.sql)
-    await conn.execute(
-        query("record_migration"), migration.version, migration.name, migration.oldest_worker
-    )
+    await conn.execute(query("record_migration"), migration.version, migration.name, migration.oldest_worker)
     return f"{migration.version:03d}_{migration.name}"

@@ -76,7 +76,7 @@ class Deferred:
 
 @dataclass(frozen=True, slots=True)
 class Throttled:
-    """Certainly not accepted: too many requests. *retry_after* is in seconds, None if the provider was silent."""
+    """Certainly not accepted: too many requests. *retry_after*: seconds, or None if it did not say."""
 
     error: str
     retry_after: float | None = None
@@ -136,7 +136,7 @@ class Missing:
 
 @dataclass(frozen=True, slots=True)
 class Inconclusive:
-    """The search cannot answer: it failed (*failed*), ignored its filter, or shows only part of what there is."""
+    """The search cannot answer: it failed (*failed*), ignored its filter, or shows only a part."""
 
     error: str
     failed: bool = False
@@ -182,7 +182,7 @@ class Provider(Protocol):
 
     @property
     def repeats_safely(self) -> bool:
-        """True where the provider itself refuses a repeated message (an idempotency key): then nothing is ever in doubt."""
+        """True where the provider refuses a repeated message by itself: then nothing is in doubt."""
 
     async def open(self) -> None:
         """Get ready to send (connections are made ahead of need). Raises only for a wrong configuration."""
@@ -202,7 +202,7 @@ class Provider(Protocol):
         """Ask whether a message with *uid* was accepted, within *budget* seconds. Never raises."""
 
     async def listing(self, *, stream: str, since: float, budget: float) -> Listed | Inconclusive:
-        """List our accepted messages, newest first, back to the epoch second *since* if that is affordable."""
+        """List our accepted messages, newest first, back to the epoch second *since* if affordable."""
 
     async def health(self, *, budget: float) -> Health | Inconclusive:
         """Ask about the account, without sending anything."""

@@ -69,7 +69,7 @@ class WorkerSettings:
         """
         if self.settle < 60:
             return [
-                f"settle is {self.settle:g} s: a search that lags longer than that can make notifyq send twice. "
+                f"settle is {self.settle:g} s: a search that lags longer can make notifyq send twice. "
                 "Use 60 s or more with the real provider"
             ]
         return []

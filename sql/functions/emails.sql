@@ -175,7 +175,7 @@ end $$;
 
 -- ---------------------------------------------------------------- the claim
 
--- Claim up to p_slots due emails to send and up to p_ask_slots doubts to ask about.
+-- Claim up to p_slots due rows, of them up to p_ask_slots doubts to ask about, the rest emails to send.
 --
 -- Every row of the answer carries the same first columns (when to come again, the gate); the email's
 -- columns are null in the one row of an answer that claimed nothing.
@@ -215,9 +215,30 @@ declare
     v_accounts text[];
 begin
     perform notifyq.be_durable();
-    select * into v_pass from notifyq.pass_gate(p_account, p_slots, v_now);
+    if p_ask_slots > 0 then
+        select array_agg(distinct a.account) into v_accounts from notifyq.same_accounts(p_account) a;
+        select coalesce(array_agg(due.id), '{}') into v_more
+        from (
+            select e.id from notifyq.emails e
+            where e.status = 'doubt' and e.run_after <= v_now
+              and (e.account is null or e.account = any (v_accounts))
+            order by e.run_after, e.id limit p_ask_slots
+            for no key update skip locked
+        ) due;
+        v_ids := v_more;
+        select min(e.run_after) into v_next
+        from (
+            select e.run_after from notifyq.emails e
+            where e.status = 'doubt' and e.id <> all (v_more)
+              and (e.account is null or e.account = any (v_accounts))
+            order by e.run_after, e.id limit 1
+        ) e;
+        v_wake := least(v_wake, v_next);
+    end if;
+
+    select * into v_pass from notifyq.pass_gate(p_account, p_slots - cardinality(v_ids), v_now);
     v_left := v_pass.allowed;
-    v_wake := v_pass.wake_at;
+    v_wake := least(v_wake, v_pass.wake_at);
 
     while v_left > 0 loop
         select min(b.priority) into v_priority
@@ -278,27 +299,6 @@ begin
             perform notifyq.gate_probing(p_account, p_lease, v_now);
             v_wake := least(v_wake, v_now + p_lease);
         end if;
-    end if;
-
-    if p_ask_slots > 0 then
-        select array_agg(distinct a.account) into v_accounts from notifyq.same_accounts(p_account) a;
-        select coalesce(array_agg(due.id), '{}') into v_more
-        from (
-            select e.id from notifyq.emails e
-            where e.status = 'doubt' and e.run_after <= v_now
-              and (e.account is null or e.account = any (v_accounts))
-            order by e.run_after, e.id limit p_ask_slots
-            for no key update skip locked
-        ) due;
-        v_ids := v_ids || v_more;
-        select min(e.run_after) into v_next
-        from (
-            select e.run_after from notifyq.emails e
-            where e.status = 'doubt' and e.id <> all (v_more)
-              and (e.account is null or e.account = any (v_accounts))
-            order by e.run_after, e.id limit 1
-        ) e;
-        v_wake := least(v_wake, v_next);
     end if;
 
     return query
@@ -694,23 +694,48 @@ begin
     return v_count;
 end $$;
 
--- Retention: the body goes, the row and its key stay (the key is used at most once, ever).
+-- Retention: the body goes, the row and its key stay (the key is used at most once, ever). The chore
+-- remembers how far it came, so that what is purged already is never looked at again.
 create or replace function notifyq.purge_emails(
     p_older interval, p_limit int default 1000, p_now timestamptz default null
 ) returns int language plpgsql as $$
 declare
     v_now   timestamptz := coalesce(p_now, clock_timestamp());
+    v_from  timestamptz;
+    v_upto  timestamptz;
     v_count int;
 begin
+    insert into notifyq.chores (name, last_at) values ('purge emails', v_now) on conflict do nothing;
+    select coalesce(c.detail::timestamptz, '-infinity') into v_from
+    from notifyq.chores c where c.name = 'purge emails' for update skip locked;
+    if not found then
+        return 0;
+    end if;
     with old as (
-        select e.id from notifyq.emails e
-        where e.message is not null and e.finished_at < v_now - p_older
-        limit p_limit
-        for no key update skip locked
+        select e.id, e.finished_at from notifyq.emails e
+        where e.finished_at >= v_from and e.finished_at < v_now - p_older and e.message is not null
+        order by e.finished_at limit p_limit
+        for no key update
+    ), purged as (
+        update notifyq.emails e set message = null from old where e.id = old.id returning old.finished_at
     )
-    update notifyq.emails e set message = null from old where e.id = old.id;
-    get diagnostics v_count = row_count;
+    select count(*), max(p.finished_at) into v_count, v_upto from purged p;
+    update notifyq.chores c
+    set last_at = v_now, detail = case when v_count < p_limit then v_now - p_older else v_upto end::text
+    where c.name = 'purge emails';
     return v_count;
+end $$;
+
+-- What any worker does for all, once a minute: expiry, doubts that nobody can ask about, retention.
+create or replace function notifyq.sweep_emails(
+    p_account text, p_grace interval, p_oldest_doubt interval, p_retention interval,
+    p_now timestamptz default null
+) returns table (expired int, held int, purged int) language plpgsql as $$
+begin
+    expired := notifyq.expire_emails(null, p_now);
+    held := notifyq.hold_unaskable(p_account, p_grace, p_oldest_doubt, p_now);
+    purged := case when p_retention is null then 0 else notifyq.purge_emails(p_retention, 1000, p_now) end;
+    return next;
 end $$;
 
 -- ---------------------------------------------------------------- the operator

@@ -85,6 +85,7 @@ create index emails_postponed on notifyq.emails (run_after, id) where status = '
 create index emails_expiring on notifyq.emails (send_before) where status = 'pending' and send_before is not null;
 create index emails_doubt on notifyq.emails (run_after, id) where status = 'doubt';
 create index emails_processing on notifyq.emails (lease_until, id) where status = 'processing';
+create index emails_finished on notifyq.emails (finished_at) where finished_at is not null;
 create index emails_failed on notifyq.emails (status, id) where status in ('held', 'dead');
 
 create table notifyq.tasks (

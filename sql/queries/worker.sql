@@ -42,17 +42,11 @@ where status = 'processing' and claimed_by <> $1
 order by lease_until
 limit 5000
 
--- name: hold_unaskable
-select notifyq.hold_unaskable($1, make_interval(secs => $2), make_interval(secs => $3))
-
--- name: expire_emails
-select notifyq.expire_emails()
-
--- name: purge_emails
-select notifyq.purge_emails(make_interval(secs => $1))
+-- name: sweep_emails
+select * from notifyq.sweep_emails($1, $2, $3, $4)
 
 -- name: take_chore
-select notifyq.take_chore($1, make_interval(secs => $2))
+select notifyq.take_chore($1, $2)
 
 -- name: control_uid
 -- The first message of ours that was accepted on this account and stream after $1: the positive
@@ -97,7 +91,7 @@ select pg_notify($1, '')
 select distinct e.stream
 from notifyq.history h
 join notifyq.emails e on e.id = h.row_id
-where h.lane = 'email' and h.event in ('accepted', 'found') and h.at > clock_timestamp() - make_interval(secs => $1)
+where h.lane = 'email' and h.event in ('accepted', 'found') and h.at > clock_timestamp() - $1::interval
 
 -- name: held_uids
 select id, uid, claim_seq from notifyq.emails where status = 'held' limit 5000

@@ -1,0 +1,105 @@
+"""One attempt: one POST, carried from the claimed row to the decision about it.
+
+The last look at the clock happens in the provider, when a connection is ready and nothing has been
+written yet (`LastLook`): before it, nothing was sent; after it, everything is possible.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from notifyq.errors import InvalidEmail
+from notifyq.lifecycle import Claim, GateSignal, Transition, after_send, gate_signal, unrenderable
+from notifyq.message import Email
+from notifyq.provider import Outcome, Provider, Unknown, Unstarted
+from notifyq.settings import WorkerSettings
+
+__all__ = ["Decision", "LastLook", "decide", "interrupted", "roll", "send", "steady_clock"]
+
+log = logging.getLogger("notifyq")
+
+# CLOCK_MONOTONIC stands still while a machine is suspended; a lease does not (H7).
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def steady_clock() -> float:
+    """Seconds that only go forward, also while the machine sleeps."""
+    return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """What becomes of a claimed row, and what it says about the provider."""
+
+    claim: Claim
+    transition: Transition
+    signal: GateSignal | None = None
+
+
+class LastLook:
+    """May the bytes still leave? Asked by the provider at the last moment; remembers that it said yes.
+
+    *claimed_at* is the steady clock before the claim was asked for, so that every error is on the safe side.
+    """
+
+    def __init__(
+        self, claim: Claim, claimed_at: float, settings: WorkerSettings, draining: Callable[[], bool]
+    ) -> None:
+        self._post_by = claimed_at + settings.lease - settings.post_budget
+        self._expires_at = None if claim.expires_in is None else claimed_at + claim.expires_in
+        self._draining = draining
+        self.passed = False
+
+    def __call__(self) -> str | None:
+        """None: go on. Else the reason why nothing may leave."""
+        now = steady_clock()
+        if self._expires_at is not None and now >= self._expires_at:
+            return "expired"
+        if self._draining():
+            return "shutting down"
+        if now >= self._post_by:
+            return "late"
+        self.passed = True
+        return None
+
+
+async def send(
+    claim: Claim, message: str, provider: Provider, settings: WorkerSettings, last_look: LastLook
+) -> Decision:
+    """Make one attempt. Never raises, except for cancellation, which `interrupted` then judges."""
+    try:
+        email = Email.from_message(claim.key, json.loads(message))
+    except InvalidEmail as error:
+        return Decision(claim=claim, transition=unrenderable(str(error)))
+    outcome = await provider.send(
+        email, uid=claim.uid, claim=claim.claim_seq, budget=settings.post_budget, still_ours=last_look
+    )
+    return decide(claim, outcome, provider, settings)
+
+
+def interrupted(claim: Claim, provider: Provider, settings: WorkerSettings, last_look: LastLook) -> Decision:
+    """The decision about an attempt that was cancelled: unknown once bytes may have left, else given back."""
+    outcome: Outcome = Unstarted("shutting down")
+    if last_look.passed:
+        outcome = Unknown("the worker stopped before the answer came")
+    return decide(claim, outcome, provider, settings)
+
+
+def decide(claim: Claim, outcome: Outcome, provider: Provider, settings: WorkerSettings) -> Decision:
+    """The pure decision, with its one random number."""
+    return Decision(
+        claim=claim,
+        transition=after_send(claim, outcome, settings, roll(), repeats_safely=provider.repeats_safely),
+        signal=gate_signal(claim, outcome),
+    )
+
+
+def roll() -> float:
+    """The one random number of a decision."""
+    return random.random()  # noqa: S311 (jitter, not a secret)

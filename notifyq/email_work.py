@@ -1,0 +1,196 @@
+"""The work of the emails lane: claim rows, send them or ask about them, decide."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import anyio
+
+from notifyq import attempt
+from notifyq.asking import Asker
+from notifyq.attempt import Decision, LastLook, steady_clock
+from notifyq.db import Link, seconds
+from notifyq.lane import Batch
+from notifyq.lifecycle import Claim, after_ask
+from notifyq.provider import Deferred, Inconclusive, Provider
+from notifyq.recorder import Recorder
+from notifyq.settings import WorkerSettings
+
+__all__ = ["EmailJob", "EmailWork"]
+
+log = logging.getLogger("notifyq")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class EmailJob:
+    """One claimed row on its way: the claim, the message (None for an ask) and the last look at the clock."""
+
+    claim: Claim
+    claimed_at: float
+    message: str | None
+    last_look: LastLook
+    doubt_since: datetime | None
+    asked_after: float = 0.0
+
+
+class EmailWork:
+    """See `notifyq.lane.Work`. *draining* says whether the worker is shutting down."""
+
+    def __init__(
+        self,
+        *,
+        worker: str,
+        provider: Provider,
+        settings: WorkerSettings,
+        link: Link,
+        recorder: Recorder,
+        asker: Asker,
+        draining: Callable[[], bool],
+    ) -> None:
+        self._worker = worker
+        self._provider = provider
+        self._settings = settings
+        self._link = link
+        self._recorder = recorder
+        self._asker = asker
+        self._draining = draining
+        self._builders = [""]
+        self._lease = seconds(settings.lease)
+        self._jobs: dict[int, EmailJob] = {}
+        self._asking = 0
+        self.gate = "open"
+        self.gate_failures = 0
+
+    def gate_troubled(self) -> bool:
+        """True unless the gate was open, with nothing failing, at the last claim."""
+        return self.gate != "open" or self.gate_failures > 0
+
+    async def claim(self, slots: int) -> Batch[EmailJob]:
+        """Claim emails to send and doubts to ask about, *slots* in all."""
+        claimed_at = steady_clock()
+        ask_slots = max(0, min(self._settings.ask_slots - self._asking, slots))
+        rows = await self._link.fetch(
+            "claim_emails",
+            self._worker,
+            self._provider.account,
+            slots,
+            ask_slots,
+            self._builders,
+            self._lease,
+        )
+        head = rows[0]
+        self._note_gate(head["gate"], head["gate_failures"])
+        jobs = [self._job(row, claimed_at) for row in rows if row["id"] is not None]
+        self._jobs.update((job.claim.id, job) for job in jobs)
+        self._asking += sum(job.claim.asking for job in jobs)
+        return Batch(jobs=jobs, wake_in=head["wake_in"], others_at_work=head["others_at_work"])
+
+    async def release_lost(self) -> None:
+        """Give back the rows of a claim whose answer was lost: nothing was sent under it."""
+        released = await self._link.fetch("release_lost_emails", self._worker, list(self._jobs))
+        if released:
+            log.info("%d emails claimed by a lost statement were given back", len(released))
+
+    def name_of(self, job: EmailJob) -> int:
+        """The row's id."""
+        return job.claim.id
+
+    async def run(self, job: EmailJob) -> Decision:
+        """Send it or ask about it."""
+        try:
+            if job.claim.asking:
+                return await self._ask(job)
+            assert job.message is not None  # noqa: S101 (for the type checker)
+            return await attempt.send(job.claim, job.message, self._provider, self._settings, job.last_look)
+        except Exception as error:
+            # A fault of ours must not end the process, and must not be taken for "not sent".
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            log.error(
+                "email %d: %s in %s line %s", job.claim.id, type(error).__name__, where.name, where.lineno
+            )
+            if job.claim.asking or job.last_look.passed:
+                return self.interrupted(job)
+            outcome = Deferred(f"internal error: {type(error).__name__}")
+            return attempt.decide(job.claim, outcome, self._provider, self._settings)
+
+    def interrupted(self, job: EmailJob) -> Decision:
+        """The attempt was cancelled: an ask goes on being in doubt, a send is judged by its last look."""
+        if job.claim.asking:
+            return self._decide_ask(
+                job, Inconclusive("the worker stopped before the answer came", failed=True)
+            )
+        return attempt.interrupted(job.claim, self._provider, self._settings, job.last_look)
+
+    def hand_over(self, decision: Decision) -> anyio.Event:
+        """Have it written."""
+        job = self._jobs.pop(decision.claim.id)
+        self._asking -= job.claim.asking
+        return self._recorder.hand_over(decision)
+
+    async def _ask(self, job: EmailJob) -> Decision:
+        assert job.doubt_since is not None  # noqa: S101 (for the type checker)
+        # A miss is as old as its question, not as its answer.
+        job.asked_after = steady_clock() - job.claimed_at
+        finding = await self._asker.ask(
+            job.claim.uid,
+            stream=job.claim.stream,
+            doubt_since=job.doubt_since,
+            settled=job.claim.doubt_age + job.asked_after >= self._settings.settle,
+        )
+        return self._decide_ask(job, finding)
+
+    def _decide_ask(self, job: EmailJob, finding: Any) -> Decision:
+        transition = after_ask(
+            job.claim,
+            finding,
+            self._settings,
+            attempt.roll(),
+            elapsed=job.asked_after,
+            gate_open=self.gate == "open",
+        )
+        return Decision(claim=job.claim, transition=transition)
+
+    def _job(self, row: Any, claimed_at: float) -> EmailJob:
+        claim = Claim(
+            **{name: row[name] for name in _CLAIM_COLUMNS},
+            doubt_age=row["doubt_age"] or 0.0,
+            waited=row["waited"] or 0.0,
+        )
+        return EmailJob(
+            claim=claim,
+            claimed_at=claimed_at,
+            message=row["message"],
+            last_look=LastLook(claim, claimed_at, self._settings, self._draining),
+            doubt_since=row["doubt_since"],
+        )
+
+    def _note_gate(self, state: str, failures: int) -> None:
+        if state != self.gate:
+            say = log.info if state == "open" else log.warning
+            say("the gate of %s is %s", self._provider.account, state)
+        self.gate, self.gate_failures = state, failures
+
+
+_CLAIM_COLUMNS = (
+    "id",
+    "uid",
+    "key",
+    "claim_seq",
+    "attempts",
+    "max_attempts",
+    "asking",
+    "probing",
+    "stream",
+    "on_doubt",
+    "expires_in",
+    "misses",
+    "asks",
+    "resent",
+    "ordered",
+    "waits",
+)

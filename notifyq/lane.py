@@ -1,0 +1,171 @@
+"""One lane: claim as much as there are free slots, run it, sleep until there is more.
+
+The loop knows nothing of emails or tasks: what a row is, how it is claimed and what an attempt does is
+the lane's `Work`. A claim never takes more rows than there are free slots, so a claim *is* the intent to
+start now.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import anyio
+
+from notifyq import backoff
+from notifyq.db import DATABASE_FAULTS, Complaints
+from notifyq.settings import WorkerSettings
+
+__all__ = ["Batch", "Lane", "Work"]
+
+log = logging.getLogger("notifyq")
+
+RECORD_LIMIT: Final = 0.8
+"""How long the end of a cancelled attempt may take to be written, in seconds."""
+
+EMPTY_HANDED: Final = 0.05
+"""The first wait after a claim that came back empty although something is due."""
+
+Job = TypeVar("Job")
+
+
+@dataclass(slots=True, kw_only=True)
+class Batch(Generic[Job]):
+    """What a claim brought, and when to come again (*wake_in* seconds; None: nothing is known to be due)."""
+
+    jobs: list[Job] = field(default_factory=list)
+    wake_in: float | None = None
+    others_at_work: bool = False
+
+
+class Work(Protocol[Job]):
+    """What a lane works on."""
+
+    async def claim(self, slots: int) -> Batch[Job]:
+        """Claim up to *slots* rows. Raises one of `DATABASE_FAULTS`."""
+
+    async def release_lost(self) -> None:
+        """Give back what was claimed by an earlier `claim` whose answer never came."""
+
+    def name_of(self, job: Job) -> int:
+        """The row's id."""
+
+    async def run(self, job: Job) -> Any:
+        """Make the attempt and decide. Never raises, except for cancellation."""
+
+    def interrupted(self, job: Job) -> Any:
+        """Decide about an attempt that was cancelled."""
+
+    def hand_over(self, decision: Any) -> anyio.Event:
+        """Have the decision written; the event is set when it is in the database."""
+
+
+class Lane(Generic[Job]):
+    """Drives one `Work`. `ring` wakes it, `drain` makes it stop claiming."""
+
+    def __init__(
+        self,
+        name: str,
+        work: Work[Job],
+        settings: WorkerSettings,
+        *,
+        listening: Callable[[], bool],
+        others_seen: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self._work = work
+        self._settings = settings
+        self._listening = listening
+        self._others_seen = others_seen
+        self._under_way: dict[int, Job] = {}
+        self._wake = anyio.Event()
+        self._freed = anyio.Event()
+        self._complaints = Complaints()
+        self._unanswered = False
+        self._empty_handed = EMPTY_HANDED
+        self.draining = False
+        self.ended = anyio.Event()
+
+    @property
+    def under_way(self) -> list[int]:
+        """The ids of the rows that this lane works on now."""
+        return list(self._under_way)
+
+    def ring(self) -> None:
+        """Something may be due."""
+        self._wake.set()
+
+    def drain(self) -> None:
+        """Claim no more; what is under way goes on."""
+        self.draining = True
+        self._wake.set()
+        self._freed.set()
+
+    async def run(self) -> None:
+        """Work until `drain`, and then until what was under way has ended."""
+        async with anyio.create_task_group() as tg:
+            failures = 0
+            while not self.draining:
+                self._wake = anyio.Event()
+                try:
+                    pause = await self._turn(tg)
+                    failures = 0
+                    self._complaints.over(f"claim {self.name}")
+                except DATABASE_FAULTS as error:
+                    self._complaints.about(f"claim {self.name}", error)
+                    failures += 1
+                    pause = backoff.reconnect(failures, random.random())  # noqa: S311
+                await self._sleep(pause)
+        self.ended.set()
+
+    async def _turn(self, tg: Any) -> float:
+        """One claim. Answers how long to sleep at most."""
+        free = self._settings.slots - len(self._under_way)
+        if free == 0:
+            self._freed = anyio.Event()
+            await self._freed.wait()
+            return 0.0
+        if self._unanswered:
+            await self._work.release_lost()
+        self._unanswered = True
+        batch = await self._work.claim(free)
+        self._unanswered = False
+        for job in batch.jobs:
+            self._under_way[self._work.name_of(job)] = job
+            tg.start_soon(self._attempt, job)
+        if batch.others_at_work:
+            self._others_seen()
+        return self._pause(batch, free)
+
+    def _pause(self, batch: Batch[Job], free: int) -> float:
+        cap = self._settings.quiet_poll if self._listening() else self._settings.poll
+        if len(batch.jobs) == free:
+            return 0.0
+        if batch.wake_in is None or batch.jobs or batch.wake_in > 0:
+            self._empty_handed = EMPTY_HANDED
+            wait = cap if batch.wake_in is None else max(batch.wake_in, EMPTY_HANDED if batch.jobs else 0.001)
+            return min(wait, cap)
+        # Something is due but was locked by somebody else: never a hot loop.
+        wait, self._empty_handed = self._empty_handed, min(self._empty_handed * 2, self._settings.poll)
+        return wait
+
+    async def _sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            with anyio.move_on_after(seconds):
+                await self._wake.wait()
+
+    async def _attempt(self, job: Job) -> None:
+        written: anyio.Event | None = None
+        try:
+            written = self._work.hand_over(await self._work.run(job))
+            await written.wait()
+        except anyio.get_cancelled_exc_class():
+            with anyio.move_on_after(RECORD_LIMIT, shield=True):
+                await (written or self._work.hand_over(self._work.interrupted(job))).wait()
+            raise
+        finally:
+            del self._under_way[self._work.name_of(job)]
+            self._freed.set()

@@ -1,0 +1,165 @@
+"""Write decisions down: group commit without added delay.
+
+A decision is written at once when the writer is idle, and gathered while a write is under way. Each
+kind of transition is one set-based statement, fenced by ``claim_seq``. A database that is away is tried
+again for as long as it takes: an acceptance is evidence and is never given up.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, Final
+
+import anyio
+
+from notifyq import backoff
+from notifyq.attempt import Decision
+from notifyq.db import DATABASE_FAULTS, Complaints, Link, describe, is_about_the_data
+from notifyq.lifecycle import Dead, Doubt, GateSignal, Held, Pending, Sent
+
+__all__ = ["Recorder"]
+
+log = logging.getLogger("notifyq")
+
+# How a kind of transition is spelt as the arrays of its SQL function, after ids and claim_seqs.
+_COLUMNS: Final[dict[type, tuple[str, tuple[str, ...]]]] = {
+    Sent: ("email_sent", ("message_id", "event")),
+    Dead: ("email_dead", ("reason", "error", "event")),
+    Pending: (
+        "email_pending",
+        ("delay", "charged", "postponed", "waiting", "resending", "error", "event"),
+    ),
+    Doubt: ("email_doubt", ("delay", "charged", "fresh", "misses", "asks", "error", "event")),
+    Held: ("email_held", ("error", "event")),
+}
+
+
+class Recorder:
+    """The one writer of a worker.
+
+    *gate_troubled* says whether the gate is known to be anything but open and quiet: only then is a
+    success news to it.
+    """
+
+    def __init__(self, link: Link, account: str, gate_troubled: Callable[[], bool]) -> None:
+        self._link = link
+        self._account = account
+        self._gate_troubled = gate_troubled
+        self._waiting: list[tuple[Decision, anyio.Event]] = []
+        self._work = anyio.Event()
+        self._complaints = Complaints()
+
+    def hand_over(self, decision: Decision) -> anyio.Event:
+        """Have *decision* written; the event is set once it is in the database."""
+        done = anyio.Event()
+        self._waiting.append((decision, done))
+        self._work.set()
+        return done
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        while True:
+            await self._work.wait()
+            self._work = anyio.Event()
+            batch, self._waiting = self._waiting, []
+            await self._write([decision for decision, _ in batch])
+            for _, done in batch:
+                done.set()
+
+    async def _write(self, decisions: list[Decision]) -> None:
+        signals = [decision.signal for decision in decisions if decision.signal is not None]
+        # A gate that must shut shuts before its rows are due again, and opens after they are written.
+        await self._persist(lambda: self._shut_gate(signals))
+        groups: dict[type, list[Decision]] = defaultdict(list)
+        for decision in decisions:
+            groups[type(decision.transition)].append(decision)
+        for kind, group in groups.items():
+            await self._write_group(kind, group)
+        await self._persist(lambda: self._open_gate(signals))
+
+    async def _write_group(self, kind: type, group: list[Decision]) -> None:
+        query, columns = _COLUMNS[kind]
+        arrays = _arrays(group, columns)
+        try:
+            rows = await self._persist(lambda: self._link.fetch(query, *arrays))
+        except DATABASE_FAULTS as error:
+            if len(group) > 1:
+                for decision in group:
+                    await self._write_group(kind, [decision])
+                return
+            log.error("email %d: its end could not be recorded (%s)", group[0].claim.id, describe(error))
+            return
+        if kind is Sent:
+            await self._tell_of_sent(group, {row["id"]: row["answer"] for row in rows})
+        else:
+            _tell_of_lost(group, {row[0] for row in rows})
+
+    async def _tell_of_sent(self, group: list[Decision], answers: dict[int, str]) -> None:
+        for decision in group:
+            sent = decision.transition
+            assert isinstance(sent, Sent)  # noqa: S101 (for the type checker)
+            answer = answers.get(decision.claim.id)
+            if answer == "receipt":
+                log.warning("email %d: accepted, though its claim was lost; recorded", decision.claim.id)
+            if answer == "duplicate" or sent.copies:
+                log.critical("email %d was SENT TWICE: %s", decision.claim.id, _ids(sent))
+            if sent.copies:
+                write = partial(self._link.fetch, "email_copies", decision.claim.id, list(sent.copies))
+                await self._persist(write)
+
+    async def _persist(self, write: Callable[[], Any]) -> Any:
+        """Run *write* until the database takes it. Raises only for what can never succeed."""
+        failures = 0
+        while True:
+            try:
+                result = await write()
+            except DATABASE_FAULTS as error:
+                if is_about_the_data(error):
+                    raise
+                self._complaints.about("record", error)
+                failures += 1
+                await anyio.sleep(backoff.reconnect(failures, random.random()))  # noqa: S311
+            else:
+                self._complaints.over("record")
+                return result
+
+    async def _shut_gate(self, signals: Sequence[GateSignal]) -> None:
+        blocked = [s for s in signals if s.kind == "blocked"]
+        throttled = [s for s in signals if s.kind == "throttled"]
+        failed = [s for s in signals if s.kind == "failure"]
+        if blocked:
+            await self._link.fetch("gate_blocked", self._account, blocked[-1].reason)
+        elif throttled:
+            longest = max(throttled, key=lambda s: (s.probe, s.retry_after or 0))
+            await self._link.fetch(
+                "gate_throttled", self._account, longest.retry_after, longest.probe, longest.reason
+            )
+        elif failed:
+            probe = any(s.probe for s in failed)
+            await self._link.fetch("gate_failed", self._account, len(failed), probe, failed[-1].reason)
+
+    async def _open_gate(self, signals: Sequence[GateSignal]) -> None:
+        successes = [s for s in signals if s.kind == "success"]
+        bad = len(successes) < len(signals)
+        if successes and (bad or self._gate_troubled() or any(s.probe for s in successes)):
+            await self._link.fetch("gate_succeeded", self._account, any(s.probe for s in successes))
+
+
+def _arrays(group: list[Decision], columns: tuple[str, ...]) -> list[list[Any]]:
+    ids = [decision.claim.id for decision in group]
+    seqs = [decision.claim.claim_seq for decision in group]
+    return [ids, seqs, *([getattr(d.transition, column) for d in group] for column in columns)]
+
+
+def _tell_of_lost(group: list[Decision], recorded: set[int]) -> None:
+    for decision in group:
+        if decision.claim.id not in recorded:
+            log.warning("email %d: its claim was lost before its end was recorded", decision.claim.id)
+
+
+def _ids(sent: Sent) -> str:
+    return ", ".join((sent.message_id, *sent.copies))
