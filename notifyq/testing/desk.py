@@ -191,12 +191,13 @@ class Desk:
         page = page_of(query)
         if isinstance(page, Refusal):
             return refuse(page)
-        ignore = isinstance(fault, IgnoreFilter)
-        items = [describe(one) for one in find_messages(self._shown(), query, ignore_filters=ignore)]
+        found = find_messages(self._shown(), query, ignore_filters=isinstance(fault, IgnoreFilter))
+        shown = [(one, one.message_id) for one in found]
         if isinstance(fault, ShowTwice):
-            items = [copy for one in items for copy in ({**one, "MessageID": str(uuid.uuid4())}, one)]
+            shown = [pair for one in found for pair in ((one, str(uuid.uuid4())), (one, one.message_id))]
         count, offset = page
-        return Reply(200, {"TotalCount": len(items), "Messages": items[offset : offset + count]})
+        items = [{**describe(one), "MessageID": name} for one, name in shown[offset : offset + count]]
+        return Reply(200, {"TotalCount": len(shown), "Messages": items})
 
     def details(self, message_id: str) -> Reply:
         """``GET /messages/outbound/{id}/details``."""

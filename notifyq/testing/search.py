@@ -89,9 +89,14 @@ def _matches(message: Message, query: Mapping[str, str]) -> bool:
             return False
         if name.startswith("metadata_"):
             key = name.removeprefix("metadata_")
-            if value not in [held for own, held in message.metadata.items() if own.lower() == key]:
+            if message.metadata.get(key, value) != value or not _holds(message, key, value):
                 return False
     return True
+
+
+def _holds(message: Message, key: str, value: str) -> bool:
+    """Names of metadata are compared without case, values as they are."""
+    return any(own.lower() == key and held == value for own, held in message.metadata.items())
 
 
 def describe(message: Message) -> dict[str, Any]:

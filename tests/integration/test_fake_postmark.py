@@ -559,11 +559,12 @@ async def test_the_sink_reads_requests_however_they_are_cut() -> None:
     """Segments end anywhere: in a head, in a body, or between two requests."""
     body = json.dumps(MESSAGE).encode()
     request = b"POST /email HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    async with Sink() as sink:
+    async with Sink() as sink, aiohttp.ClientSession(sink.url) as other:
         reader, writer = await asyncio.open_connection("127.0.0.1", int(sink.url.rpartition(":")[2]))
         for piece in (request[:20], request[20:-5], request[-5:] + request):
             writer.write(piece)
-            await writer.drain()
+            async with other.get("/server"):  # by its answer, the sink has read the piece
+                pass
         heads = [await reader.readuntil(b"}") for _ in range(2)]
         writer.close()
         await writer.wait_closed()
