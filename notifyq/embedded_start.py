@@ -97,10 +97,11 @@ def attach_or_start(folder: Folder, plan: Plan) -> Answer:
             folder.remember_port(answer.port)
             return answer
         log = folder.log_tail()
+        may_work_next_time = not starts or PORT_TAKEN in log or PREDECESSOR_ENDS in log
+        if not may_work_next_time or time.monotonic() > deadline:
+            raise EmbeddedUnavailable(f"Postgres did not start in {folder.path}; its log ends:\n{log}")
         if PORT_TAKEN in log:
             port = None
-        elif time.monotonic() > deadline or (starts and PREDECESSOR_ENDS not in log):
-            raise EmbeddedUnavailable(f"Postgres did not start in {folder.path}; its log ends:\n{log}")
 
 
 def end_server(folder: Folder, steps: tuple[tuple[signal.Signals, float], ...]) -> None:

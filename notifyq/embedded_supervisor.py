@@ -82,6 +82,8 @@ class Supervisor:
 
     def _make_data(self) -> bool:
         """Run initdb in a draft folder and rename it: `data` is whole or not there."""
+        for left in self.folder.glob("init-*"):  # by a supervisor that was killed
+            shutil.rmtree(left, ignore_errors=True)
         draft = self.folder / f"init-{os.getpid()}"
         draft.mkdir(mode=0o700)
         if self.account:

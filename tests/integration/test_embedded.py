@@ -45,6 +45,24 @@ def place() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.fixture(scope="module")
+def template() -> Iterator[Path]:
+    """The folder of a server that ran once and has a table `kept` with one row."""
+    folder = Path(tempfile.mkdtemp(prefix="notifyq-test-", dir="/tmp")).resolve()
+    folder.chmod(0o755)
+    with embedded.running(folder / "home") as server:
+        asyncio.run(query(server.dsn, "create table kept as select 1 as id"))
+    yield folder / "home"
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def home(place: Path, template: Path) -> Path:
+    """A copy of the template: where the test is not about the first start, this saves it."""
+    subprocess.run(["cp", "-a", template, place / "home"], check=True)
+    return place / "home"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class User:
     """A running `embedded_child`, and what it said."""
@@ -57,6 +75,10 @@ class User:
         if how is not None:
             self.process.send_signal(how)
         self.process.communicate(timeout=30)
+
+    def has_left_nothing(self) -> bool:
+        """Tell whether server and folder are gone."""
+        return is_gone(self.said["pid"]) and not Path(self.said["folder"]).exists()
 
 
 @pytest.fixture
@@ -194,14 +216,13 @@ async def test_four_processes_at_once_share_one_server_and_the_last_one_out_stop
 
 
 async def test_kill_9_of_the_owner_stops_the_server_and_keeps_the_rows(
-    place: Path, use: Callable[..., Any]
+    home: Path, use: Callable[..., Any]
 ) -> None:
     """A server that outlives its owner for good is what the ready-made layers leave behind."""
-    owner = use(place / "home")
-    await query(owner.said["dsn"], "create table kept as select 1 as id")
+    owner = use(home)
     owner.end(signal.SIGKILL)
     wait_until(lambda: is_gone(owner.said["pid"]))
-    with embedded.running(place / "home") as server:
+    with embedded.running(home) as server:
         rows = await query(server.dsn, "select count(*) from kept")
         log = (server.folder / "server.log").read_text()
 
@@ -210,10 +231,10 @@ async def test_kill_9_of_the_owner_stops_the_server_and_keeps_the_rows(
 
 
 async def test_a_second_user_keeps_the_server_when_its_starter_is_killed(
-    place: Path, use: Callable[..., Any]
+    home: Path, use: Callable[..., Any]
 ) -> None:
     """The server belongs to its supervisor, not to the process that happened to come first."""
-    starter, second = use(place / "home"), use(place / "home")
+    starter, second = use(home), use(home)
     starter.end(signal.SIGKILL)
 
     assert await query(second.said["dsn"], "select 1") == 1
@@ -222,33 +243,31 @@ async def test_a_second_user_keeps_the_server_when_its_starter_is_killed(
 
 
 @ON_LINUX_ONLY
-async def test_the_server_ends_when_its_supervisor_is_killed_and_starts_again(place: Path) -> None:
+async def test_the_server_ends_when_its_supervisor_is_killed_and_starts_again(home: Path) -> None:
     """The kernel's death signal is the last line: nothing of ours is left to stop the server."""
-    with embedded.running(place / "home") as server:
+    with embedded.running(home) as server:
         pid = server_pid(server)
-        await query(server.dsn, "create table kept as select 1 as id")
         os.kill(parent_of(pid), signal.SIGKILL)
         wait_until(lambda: is_gone(pid))
-        with embedded.running(place / "home") as second:
+        with embedded.running(home) as second:
             rows = await query(second.dsn, "select count(*) from kept")
 
     assert rows == 1
-    assert is_free(place / "home")
+    assert is_free(home)
 
 
 @ON_LINUX_ONLY
-async def test_a_dead_server_that_nobody_reaped_does_not_stop_the_next_one(place: Path) -> None:
+async def test_a_dead_server_that_nobody_reaped_does_not_stop_the_next_one(home: Path) -> None:
     """Postgres refuses to start while the number in postmaster.pid belongs to a zombie."""
-    with embedded.running(place / "home") as server:
-        await query(server.dsn, "create table kept as select 1 as id")
+    with embedded.running(home) as server:
         command = command_of(server_pid(server))
-    zombie = start_as_our_child(command, place / "home" / "data")
+    zombie = start_as_our_child(command, home / "data")
     try:
-        wait_until(lambda: embedded_folder.Folder(place / "home", None).running() is not None)
+        wait_until(lambda: embedded_folder.Folder(home, None).running() is not None)
         zombie.kill()
         wait_until(lambda: is_gone(zombie.pid))
         os.kill(zombie.pid, 0)  # it still has its number
-        with embedded.running(place / "home") as server:
+        with embedded.running(home) as server:
             rows = await query(server.dsn, "select count(*) from kept")
     finally:
         zombie.kill()
@@ -274,18 +293,18 @@ async def test_a_killed_server_stays_dead_until_the_restart_and_comes_back_at_it
     assert (after_kill, after_restart) == (1, 1)
 
 
-async def test_a_taken_port_is_left_to_its_owner(place: Path) -> None:
+async def test_a_taken_port_is_left_to_its_owner(home: Path) -> None:
     """The port of the last run may belong to somebody else today."""
-    with embedded.running(place / "home") as server:
+    with embedded.running(home) as server:
         first = server.dsn
-    port = int((place / "home" / "port").read_text())
-    with socket.create_server(("127.0.0.1", port)), embedded.running(place / "home") as server:
+    port = int((home / "port").read_text())
+    with socket.create_server(("127.0.0.1", port)), embedded.running(home) as server:
         answer = await query(server.dsn, "select 1")
         second = server.dsn
 
     assert answer == 1
     assert second != first
-    assert int((place / "home" / "port").read_text()) < 32_768
+    assert int((home / "port").read_text()) < 32_768
 
 
 async def test_it_starts_without_home_and_with_a_locale_that_is_not_installed(
@@ -307,7 +326,7 @@ def test_a_throwaway_server_leaves_nothing_behind_however_its_owner_ends(use: Ca
         owner.end(how)
 
     for owner in owners:
-        wait_until(lambda said=owner.said: is_gone(said["pid"]) and not Path(said["folder"]).exists())
+        wait_until(owner.has_left_nothing)
 
 
 def test_a_throwaway_server_that_was_killed_leaves_nothing_behind() -> None:
