@@ -480,12 +480,15 @@ def as_normal_user(place: Path) -> Callable[[int], dict[str, Any]]:
     """Options for `use` that run the child under another user id, with a Python it can reach."""
     if not IS_ROOT or shutil.which("setpriv") is None:
         pytest.skip("only root can become somebody else, with setpriv")
-    shutil.copytree(REPOSITORY / "notifyq", place / "code" / "notifyq", ignore=_SKIPPED)
+    for name in ("notifyq", "sql"):
+        shutil.copytree(REPOSITORY / name, place / "code" / name, ignore=_SKIPPED)
     child = shutil.copy(CHILD, place / "code")
     path = os.pathsep.join([str(place / "code"), str(Path(asyncpg.__file__).parents[1])])
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
-    trial_code = "import asyncpg, anyio, subprocess, sys; subprocess.check_call([sys.executable, '-V'])"
+    trial_code = (
+        "import asyncpg, anyio, aiohttp, idna, subprocess, sys; subprocess.check_call([sys.executable, '-V'])"
+    )
 
     def options(uid: int) -> dict[str, Any]:
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"]
