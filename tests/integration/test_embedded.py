@@ -487,7 +487,7 @@ def as_normal_user(place: Path) -> Callable[[int], dict[str, Any]]:
     env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
     trial_code = (
-        "import asyncpg, anyio, aiohttp, idna, subprocess, sys; subprocess.check_call([sys.executable, '-V'])"
+        "import asyncpg, aiohttp, anyio, subprocess, sys; subprocess.check_call([sys.executable, '-V'])"
     )
 
     def options(uid: int) -> dict[str, Any]:
