@@ -211,7 +211,7 @@ def _text_fields(field: str, given: object) -> dict[str, str]:
     checked: dict[str, str] = {}
     for name, value in given.items():
         header_text(field, name)
-        checked[name] = header_text(f"{field}[{name!r}]", value)
+        checked[name] = header_text(f"{field}[{name[:40]!r}]", value)
     if len({name.lower() for name in checked}) < len(checked):
         raise InvalidEmail(field, "has a name twice (names do not differ by case)")
     return checked

@@ -62,6 +62,7 @@ _KINDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (OSError, "reset"),
 )
 
+_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _log = logging.getLogger("notifyq.postmark")
 
 
@@ -288,7 +289,7 @@ class Postmark:
 
 
 def _json(payload: dict[str, Any]) -> bytes:
-    return json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode()
+    return _ENCODER.encode(payload).encode()
 
 
 def _answered(look: LastLook, recipients: int) -> Outcome:

@@ -173,6 +173,7 @@ def test_a_display_name_stays_one_recipient(name: str, written: str) -> None:
     assert Address.parse(written) == address
 
 
+@settings(deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cc", "Cs", "Zl", "Zp"]), max_size=100))
 def test_whatever_the_name_the_address_reads_back(name: str) -> None:
     """Quoting is complete, not a list of known cases."""
@@ -489,7 +490,7 @@ emails = st.builds(
 
 
 @given(emails)
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 def test_an_email_survives_storage(original: Email) -> None:
     """What was enqueued is what is sent, through real JSON."""
     stored = json.loads(json.dumps(original.message()))
