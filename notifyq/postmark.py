@@ -115,10 +115,12 @@ class Postmark:
     async def open(self) -> None:
         """Start the session and open the spare connection, for which it waits a second; may be called twice.
 
-        Raises `InvalidSettings` without a token, or for a URL that is none.
+        Raises `InvalidSettings` without a token, for a URL that is none, and for an ``EMAIL_SHUNT`` that is
+        no address.
         """
         if self._session is not None:
             return
+        shunt(self._environment())
         base = self._base_url()
         self._token = token = self._known_token()
         self._secret = token.encode()
@@ -166,7 +168,7 @@ class Postmark:
         self, email: Email, *, uid: UUID, claim: int, budget: float, still_ours: StillOurs
     ) -> Outcome:
         """POST *email* once, within *budget* seconds, and say what came of it."""
-        env = os.environ if self._env is None else self._env
+        env = self._environment()
         try:
             payload = build_postmark_payload(email, env, uid=uid, claim=claim)
             recipients = 1 if shunt(env) else len(email.to) + len(email.cc) + len(email.bcc)
@@ -231,7 +233,7 @@ class Postmark:
                 session.get(self._urls[path], params=params, allow_redirects=False) as response,
             ):
                 return response.status, await self._read(response, most)
-        except (aiohttp.ClientError, OSError, RuntimeError, ValueError) as error:
+        except Exception as error:  # the edge, as in send
             return Inconclusive(f"the request failed ({type(error).__name__})", failed=True)
 
     async def _read(self, response: aiohttp.ClientResponse, most: int) -> bytes:
@@ -254,7 +256,7 @@ class Postmark:
         return self._session
 
     def _known_token(self) -> str:
-        given = self._token or self._environment("POSTMARK_SERVER_TOKEN")
+        given = self._token or self._environment().get("POSTMARK_SERVER_TOKEN", "")
         token = given.strip()
         if not token:
             rule = "is not set: set it to the server API token of your Postmark server"
@@ -264,7 +266,7 @@ class Postmark:
         return token
 
     def _base_url(self) -> str:
-        given = (self._api_url or self._environment("POSTMARK_API_URL") or DEFAULT_URL).strip()
+        given = (self._api_url or self._environment().get("POSTMARK_API_URL") or DEFAULT_URL).strip()
         rule = "must be an address such as https://api.postmarkapp.com"
         try:
             url = URL(given)
@@ -284,8 +286,8 @@ class Postmark:
             )
         return given.rstrip("/")
 
-    def _environment(self, name: str) -> str:
-        return (os.environ if self._env is None else self._env).get(name, "")
+    def _environment(self) -> Mapping[str, str]:
+        return os.environ if self._env is None else self._env
 
 
 def _json(payload: dict[str, Any]) -> bytes:

@@ -219,7 +219,7 @@ async def _warm(warm: Callable[[], Awaitable[object]]) -> bool:
             await warm()
     except Stopped:
         return True
-    except (aiohttp.ClientError, OSError, RuntimeError, ValueError):
+    except Exception:  # whatever it is, the next send meets it too and tells of it
         return False
     finally:
         _warming.reset(token)

@@ -479,13 +479,25 @@ async def test_an_endless_body_is_cut_off(wire: Wire, postmark: Postmark) -> Non
 async def test_a_missing_or_malformed_sender_makes_the_row_wait(wire: Wire) -> None:
     """It is configuration: no connection is needed to see it."""
     bare = Email(key="k", to="a@example.com", subject="s", text="t")
-    for env in ({}, {"EMAIL_FROM": "nonsense"}, {"EMAIL_FROM": "a@example.com", "EMAIL_SHUNT": " "}):
-        postmark = Postmark(TOKEN, api_url=wire.url, env=env)
-        await postmark.open()
-        try:
-            assert type(await send(postmark, bare)) is Misconfigured
-        finally:
-            await postmark.close()
+    env: dict[str, str] = {}
+    postmark = Postmark(TOKEN, api_url=wire.url, env=env)
+    await postmark.open()
+    try:
+        assert type(await send(postmark, bare)) is Misconfigured
+        env["EMAIL_FROM"] = "nonsense"
+        assert type(await send(postmark, bare)) is Misconfigured
+        env.update(EMAIL_FROM="a@example.com", EMAIL_SHUNT=" ")
+        assert type(await send(postmark, bare)) is Misconfigured
+        del env["EMAIL_SHUNT"]
+        assert await send(postmark, bare) == Accepted("id-1")
+    finally:
+        await postmark.close()
+
+
+async def test_a_malformed_shunt_stops_the_start() -> None:
+    """A test system that mails customers is worse than one that does not start."""
+    with pytest.raises(InvalidSettings, match="EMAIL_SHUNT"):
+        await Postmark(TOKEN, env={"EMAIL_SHUNT": "me"}).open()
 
 
 async def test_the_spare_is_open_before_the_first_send_and_used_by_it(wire: Wire, postmark: Postmark) -> None:
