@@ -10,6 +10,9 @@ and fails on demand, in the ways of `notifyq.testing.faults`::
         ...
         await fake.wait_accepted(1)
 
+`drain` lets a real worker finish what a test has enqueued; fixtures for pytest (``fake_postmark``,
+``notifyq_pool``) come with the package: see `notifyq.testing.plugin`.
+
 As a process of its own: ``python -m notifyq.testing --port 0`` (`notifyq.testing.control` says how to
 drive it). For benches there is a much faster one that only counts: `notifyq.testing.sink`.
 """
@@ -17,8 +20,9 @@ drive it). For benches there is a much faster one that only counts: `notifyq.tes
 from __future__ import annotations
 
 from notifyq.testing import faults
+from notifyq.testing.drain import drain
 from notifyq.testing.fake import FakePostmark
 from notifyq.testing.faults import Fault
 from notifyq.testing.ledger import Message, Post, Search
 
-__all__ = ["FakePostmark", "Fault", "Message", "Post", "Search", "faults"]
+__all__ = ["FakePostmark", "Fault", "Message", "Post", "Search", "drain", "faults"]
