@@ -14,6 +14,7 @@ and run a worker, here inside your app, or as ``notifyq worker`` on its own::
 `notifyq.provider` holds the protocol of a provider, `notifyq.testing` a Postmark to test against.
 """
 
+from notifyq.builders import Unrenderable, email
 from notifyq.enqueue import Enqueued, enqueue, enqueue_many
 from notifyq.errors import (
     EmbeddedUnavailable,
@@ -29,6 +30,7 @@ from notifyq.migrate import migrate
 from notifyq.postmark import Postmark
 from notifyq.postmark_payload import build_postmark_payload
 from notifyq.settings import WorkerSettings
+from notifyq.tasks import TaskContext, periodic, task
 from notifyq.worker import Worker
 
 __all__ = [
@@ -43,11 +45,16 @@ __all__ = [
     "NotifyqError",
     "Postmark",
     "SchemaMismatch",
+    "TaskContext",
+    "Unrenderable",
     "UnsafeDatabase",
     "Worker",
     "WorkerSettings",
     "build_postmark_payload",
+    "email",
     "enqueue",
     "enqueue_many",
     "migrate",
+    "periodic",
+    "task",
 ]

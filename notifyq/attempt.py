@@ -6,7 +6,6 @@ written yet (`LastLook`): before it, nothing was sent; after it, everything is p
 
 from __future__ import annotations
 
-import json
 import logging
 import random
 import time
@@ -14,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from notifyq.errors import InvalidEmail
-from notifyq.lifecycle import Claim, GateSignal, Transition, after_send, gate_signal, unrenderable
+from notifyq.lifecycle import Claim, GateSignal, Transition, after_send, gate_signal
 from notifyq.message import Email
 from notifyq.provider import Outcome, Provider, Unknown, Unstarted
 from notifyq.settings import WorkerSettings
+from notifyq.task_lifecycle import TaskClaim, TaskTransition
 
 __all__ = ["Decision", "LastLook", "decide", "interrupted", "roll", "send", "steady_clock"]
 
@@ -37,8 +36,8 @@ def steady_clock() -> float:
 class Decision:
     """What becomes of a claimed row, and what it says about the provider."""
 
-    claim: Claim
-    transition: Transition
+    claim: Claim | TaskClaim
+    transition: Transition | TaskTransition
     signal: GateSignal | None = None
 
 
@@ -70,13 +69,9 @@ class LastLook:
 
 
 async def send(
-    claim: Claim, message: str, provider: Provider, settings: WorkerSettings, last_look: LastLook
+    claim: Claim, email: Email, provider: Provider, settings: WorkerSettings, last_look: LastLook
 ) -> Decision:
     """Make one attempt. Never raises, except for cancellation, which `interrupted` then judges."""
-    try:
-        email = Email.from_message(claim.key, json.loads(message))
-    except InvalidEmail as error:
-        return Decision(claim=claim, transition=unrenderable(str(error)))
     outcome = await provider.send(
         email, uid=claim.uid, claim=claim.claim_seq, budget=settings.post_budget, still_ours=last_look
     )

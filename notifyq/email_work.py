@@ -14,11 +14,15 @@ import anyio
 from notifyq import attempt
 from notifyq.asking import Asker
 from notifyq.attempt import Decision, LastLook, steady_clock
+from notifyq.builders import Unrenderable
+from notifyq.cleaning import clean
 from notifyq.db import Link, seconds
+from notifyq.errors import InvalidEmail
 from notifyq.lane import Batch
-from notifyq.lifecycle import Claim, after_ask
+from notifyq.lifecycle import Claim, after_ask, builder_failed, unrenderable
 from notifyq.provider import Deferred, Inconclusive, Provider
 from notifyq.recorder import Recorder
+from notifyq.rendering import BuilderFailed, Renderer
 from notifyq.settings import WorkerSettings
 
 __all__ = ["EmailJob", "EmailWork"]
@@ -50,6 +54,7 @@ class EmailWork:
         link: Link,
         recorder: Recorder,
         asker: Asker,
+        renderer: Renderer,
         draining: Callable[[], bool],
     ) -> None:
         self._worker = worker
@@ -58,8 +63,9 @@ class EmailWork:
         self._link = link
         self._recorder = recorder
         self._asker = asker
+        self._renderer = renderer
         self._draining = draining
-        self._builders = [""]
+        self._builders = ["", *renderer.names]
         self._lease = seconds(settings.lease)
         self._jobs: dict[int, EmailJob] = {}
         self._asking = 0
@@ -105,8 +111,7 @@ class EmailWork:
         try:
             if job.claim.asking:
                 return await self._ask(job)
-            assert job.message is not None  # noqa: S101 (for the type checker)
-            return await attempt.send(job.claim, job.message, self._provider, self._settings, job.last_look)
+            return await self._send(job)
         except Exception as error:
             # A fault of ours must not end the process, and must not be taken for "not sent".
             where = traceback.extract_tb(error.__traceback__)[-1]
@@ -118,6 +123,19 @@ class EmailWork:
             outcome = Deferred(f"internal error: {type(error).__name__}")
             return attempt.decide(job.claim, outcome, self._provider, self._settings)
 
+    async def _send(self, job: EmailJob) -> Decision:
+        claim = job.claim
+        assert job.message is not None  # noqa: S101 (for the type checker)
+        try:
+            email = await self._renderer.render(claim, job.message)
+        except (InvalidEmail, Unrenderable) as error:
+            return Decision(claim=claim, transition=unrenderable(clean(str(error))))
+        except BuilderFailed as error:
+            log.error("email %d: its builder failed: %s", claim.id, error.where)
+            transition = builder_failed(claim, error.shown, self._settings, attempt.roll())
+            return Decision(claim=claim, transition=transition)
+        return await attempt.send(claim, email, self._provider, self._settings, job.last_look)
+
     def interrupted(self, job: EmailJob) -> Decision:
         """The attempt was cancelled: an ask goes on being in doubt, a send is judged by its last look."""
         if job.claim.asking:
@@ -126,11 +144,14 @@ class EmailWork:
             )
         return attempt.interrupted(job.claim, self._provider, self._settings, job.last_look)
 
-    def hand_over(self, decision: Decision) -> anyio.Event:
+    def hand_over(self, decision: Decision, job: EmailJob) -> anyio.Event:
         """Have it written."""
-        job = self._jobs.pop(decision.claim.id)
-        self._asking -= job.claim.asking
         return self._recorder.hand_over(decision)
+
+    def ended(self, job: EmailJob) -> None:
+        """Its slot is free."""
+        del self._jobs[job.claim.id]
+        self._asking -= job.claim.asking
 
     async def _ask(self, job: EmailJob) -> Decision:
         assert job.doubt_since is not None  # noqa: S101 (for the type checker)

@@ -59,8 +59,11 @@ class Work(Protocol[Job]):
     def interrupted(self, job: Job) -> Any:
         """Decide about an attempt that was cancelled."""
 
-    def hand_over(self, decision: Any) -> anyio.Event:
+    def hand_over(self, decision: Any, job: Job) -> anyio.Event:
         """Have the decision written; the event is set when it is in the database."""
+
+    def ended(self, job: Job) -> None:
+        """The attempt is over and its end written, as far as it could be."""
 
 
 class Lane(Generic[Job]):
@@ -160,12 +163,13 @@ class Lane(Generic[Job]):
     async def _attempt(self, job: Job) -> None:
         written: anyio.Event | None = None
         try:
-            written = self._work.hand_over(await self._work.run(job))
+            written = self._work.hand_over(await self._work.run(job), job)
             await written.wait()
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(RECORD_LIMIT, shield=True):
-                await (written or self._work.hand_over(self._work.interrupted(job))).wait()
+                await (written or self._work.hand_over(self._work.interrupted(job), job)).wait()
             raise
         finally:
             del self._under_way[self._work.name_of(job)]
+            self._work.ended(job)
             self._freed.set()

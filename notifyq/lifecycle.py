@@ -51,6 +51,7 @@ __all__ = [
     "Transition",
     "after_ask",
     "after_send",
+    "builder_failed",
     "gate_signal",
     "unrenderable",
 ]
@@ -247,6 +248,14 @@ def unrenderable(error: str) -> Dead:
     Example: ``unrenderable("subject: holds a line break")``
     """
     return Dead(reason="unrenderable", error=error, event="unrenderable")
+
+
+def builder_failed(claim: Claim, error: str, settings: WorkerSettings, roll: float) -> Transition:
+    """The builder of a deferred email raised. Nothing was sent; a bug may be mended, so it is tried again."""
+    transition = _deferred(claim, error, settings, roll)
+    if isinstance(transition, Pending):
+        return replace(transition, event="builder failed", postponed=False)
+    return transition
 
 
 def gate_signal(claim: Claim, outcome: Outcome) -> GateSignal | None:

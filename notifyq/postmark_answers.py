@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeAlias
 
+from notifyq.cleaning import clean
 from notifyq.provider import (
     Accepted,
     Blocked,
@@ -87,8 +88,6 @@ _FAILURES: Final[Mapping[str, str]] = {
 _ABOUT_THE_SENDER: Final = re.compile(r"""['"]From['"]""")
 _MESSAGE_ID: Final = re.compile(r"[!-~]{1,200}")
 _MARKUP: Final = re.compile(r"<(script|style)\b.*?</\1\s*>|<[^>]*>", re.DOTALL | re.IGNORECASE)
-_BLANKS: Final = re.compile("[\\s\x00-\x20\x7f-\x9f\u2028\u2029]+")
-_ADDRESS: Final = re.compile(r"""[^\s,;:<>()\[\]"']*@[^\s,;:<>()\[\]"']*""")
 
 
 def classify_answer(
@@ -147,7 +146,7 @@ def describe(status: int, body: bytes) -> str:
         text = str(answer.get("Message", ""))
     else:
         text = html.unescape(_MARKUP.sub(" ", body[:4_000].decode("utf-8", "replace")))
-    cleaned = _clean(text)
+    cleaned = clean(text)
     return f"{prefix}: {cleaned}"[:MAX_ERROR] if cleaned else prefix
 
 
@@ -198,11 +197,3 @@ def _retry_after(value: str | None, now: float | None) -> float | None:
     except (ValueError, OverflowError, OSError):
         return None
     return None if now is None else min(max(moment - now, 0.0), MAX_RETRY_AFTER)
-
-
-def _clean(text: str) -> str:
-    text = _BLANKS.sub(" ", text[:4_000].encode("utf-8", "replace").decode()).strip()
-    if len(text) > 2_000:
-        # Half an address at the cut would not be seen as one.
-        text = text[:2_000].rpartition(" ")[0]
-    return _ADDRESS.sub("(address)", text)

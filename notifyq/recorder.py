@@ -20,13 +20,14 @@ from notifyq import backoff
 from notifyq.attempt import Decision
 from notifyq.db import DATABASE_FAULTS, Complaints, Link, describe, is_about_the_data
 from notifyq.lifecycle import Dead, Doubt, GateSignal, Held, Pending, Sent
+from notifyq.task_lifecycle import TaskClaim, TaskDead, TaskDone, TaskPending
 
 __all__ = ["Recorder"]
 
 log = logging.getLogger("notifyq")
 
-# How a kind of transition is spelt as the arrays of its SQL function, after ids and claim_seqs.
-_COLUMNS: Final[dict[type, tuple[str, tuple[str, ...]]]] = {
+# How a kind of transition is spelt: its SQL function, and the arrays after ids and claim_seqs.
+_SPELLING: Final[dict[type, tuple[str, tuple[str, ...]]]] = {
     Sent: ("email_sent", ("message_id", "event")),
     Dead: ("email_dead", ("reason", "error", "event")),
     Pending: (
@@ -35,6 +36,9 @@ _COLUMNS: Final[dict[type, tuple[str, tuple[str, ...]]]] = {
     ),
     Doubt: ("email_doubt", ("delay", "charged", "fresh", "misses", "asks", "error", "event")),
     Held: ("email_held", ("error", "event")),
+    TaskDone: ("task_done", ("event",)),
+    TaskDead: ("task_dead", ("reason", "error", "event")),
+    TaskPending: ("task_pending", ("delay", "charged", "error", "event")),
 }
 
 
@@ -82,7 +86,7 @@ class Recorder:
         await self._persist(lambda: self._open_gate(signals))
 
     async def _write_group(self, kind: type, group: list[Decision]) -> None:
-        query, columns = _COLUMNS[kind]
+        query, columns = _SPELLING[kind]
         arrays = _arrays(group, columns)
         try:
             rows = await self._persist(lambda: self._link.fetch(query, *arrays))
@@ -91,7 +95,7 @@ class Recorder:
                 for decision in group:
                     await self._write_group(kind, [decision])
                 return
-            log.error("email %d: its end could not be recorded (%s)", group[0].claim.id, describe(error))
+            log.error("%s: its end could not be recorded (%s)", _name(group[0]), describe(error))
             return
         if kind is Sent:
             await self._tell_of_sent(group, {row["id"]: row["answer"] for row in rows})
@@ -158,7 +162,12 @@ def _arrays(group: list[Decision], columns: tuple[str, ...]) -> list[list[Any]]:
 def _tell_of_lost(group: list[Decision], recorded: set[int]) -> None:
     for decision in group:
         if decision.claim.id not in recorded:
-            log.warning("email %d: its claim was lost before its end was recorded", decision.claim.id)
+            log.warning("%s: its claim was lost, so its end was not recorded", _name(decision))
+
+
+def _name(decision: Decision) -> str:
+    lane = "task" if isinstance(decision.claim, TaskClaim) else "email"
+    return f"{lane} {decision.claim.id}"
 
 
 def _ids(sent: Sent) -> str:

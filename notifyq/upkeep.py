@@ -37,6 +37,7 @@ OLDEST_DOUBT: Final = 6 * 86400.0
 class Lease:
     """One lease as it was seen: any change of it makes another one."""
 
+    lane: str
     id: int
     claim_seq: int
     lease_until: datetime
@@ -63,7 +64,10 @@ class LeaseWatch:
 
 
 class Upkeep:
-    """Runs beside the lanes until it is cancelled. `look` makes it watch other processes' leases now."""
+    """Runs beside the lanes until it is cancelled. `look` makes it watch other processes' leases now.
+
+    *serves* holds the names of the tasks and of the builders that this worker knows.
+    """
 
     def __init__(
         self,
@@ -73,12 +77,16 @@ class Upkeep:
         settings: WorkerSettings,
         link: Link,
         gate: Callable[[], str],
+        listening: Callable[[], bool],
+        serves: tuple[list[str], list[str]],
     ) -> None:
         self._worker = worker
         self._provider = provider
         self._settings = settings
         self._link = link
         self._gate = gate
+        self._listening = listening
+        self._serves = serves
         self._watch = LeaseWatch()
         self._others = anyio.Event()
         self._complaints = Complaints()
@@ -104,26 +112,31 @@ class Upkeep:
             await anyio.sleep(pause or 1.0)
 
     async def _one_look(self) -> float:
-        rows = await self._link.fetch("running_email_leases", self._worker)
-        leases = {Lease(row["id"], row["claim_seq"], row["lease_until"]): row["length"] for row in rows}
+        rows = await self._link.fetch("running_leases", self._worker)
+        leases = {
+            Lease(row["lane"], row["id"], row["claim_seq"], row["lease_until"]): row["length"] for row in rows
+        }
         now = steady_clock()
         over = self._watch.observe(leases, now)
-        if over:
-            await self._end(over)
+        for lane in ("email", "task"):
+            await self._end(lane, [lease for lease in over if lease.lane == lane])
         left = self._watch.next_end({k: v for k, v in leases.items() if k not in over}, now)
         # Often enough to be within a second of an end, seldom enough not to be felt.
         return min(max(0.05, left if left is not None else 1.0), 1.0)
 
-    async def _end(self, over: list[Lease]) -> None:
+    async def _end(self, lane: str, over: list[Lease]) -> None:
+        if not over:
+            return
         ended = await self._link.fetch(
-            "email_leases_ended",
+            f"{lane}_leases_ended",
             [lease.id for lease in over],
             [lease.claim_seq for lease in over],
             [lease.lease_until for lease in over],
         )
         if ended:
             ids = ", ".join(str(row[0]) for row in ended[:20])
-            log.warning("%d emails of a lost worker are in doubt now: %s", len(ended), ids)
+            then = "in doubt" if lane == "email" else "to be run again"
+            log.warning("%d %ss of a lost worker are %s now: %s", len(ended), lane, then, ids)
 
     async def _mend_gate(self) -> None:
         while True:
@@ -168,6 +181,9 @@ class Upkeep:
             seconds(OLDEST_DOUBT),
             None if retention is None else seconds(retention),
         )
+        if retention is not None:
+            await self._link.fetch("purge_tasks", seconds(retention))
+        await self._link.fetch("worker_seen", self._worker, self._listening(), *self._serves)
         if rows[0]["held"]:
             log.warning("%d emails are held: nobody can ask about them", rows[0]["held"])
         if await self._link.value("take_chore", "audit", seconds(AUDIT_EVERY)):

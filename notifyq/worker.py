@@ -3,8 +3,8 @@
 ::
 
     Worker.run
-     └─ services: listener, upkeep, recorder          cancelled last
-         └─ lanes: emails
+     └─ services: listener, upkeep, recorder, heartbeat, ticker      cancelled last
+         └─ lanes: emails, tasks
               └─ attempts: one child per claimed row, bounded by slots
 
 No fault of the database or the provider, for any length of time, ends it. It ends by `drain` (what is
@@ -17,22 +17,31 @@ import logging
 import os
 import secrets
 import socket
+from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import anyio
 from anyio.abc import TaskStatus
 
 from notifyq.asking import Asker
+from notifyq.builders import Builder
+from notifyq.builders import registered as registered_builders
 from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool
-from notifyq.email_work import EmailJob, EmailWork
+from notifyq.email_work import EmailWork
 from notifyq.errors import InvalidSettings, UnsafeDatabase
-from notifyq.lane import Lane
+from notifyq.lane import Lane, Work
 from notifyq.listener import Listener
 from notifyq.migrate import check_schema
 from notifyq.provider import Provider
 from notifyq.recorder import Recorder
+from notifyq.rendering import Renderer
 from notifyq.settings import WorkerSettings
 from notifyq.sqlfiles import query
+from notifyq.task_work import TaskWork
+from notifyq.tasks import Task
+from notifyq.tasks import registered as registered_tasks
+from notifyq.ticker import Ticker
 from notifyq.upkeep import Upkeep
 
 __all__ = ["Worker"]
@@ -46,10 +55,11 @@ SUBSCRIBE_LIMIT = 5.0
 
 
 class Worker:
-    """Sends emails from the outbox of *pool*'s database through *provider*.
+    """Sends emails from the outbox of *pool*'s database through *provider*, and runs tasks.
 
-    *listen_url* is a direct connection for the bell, where *pool* goes through a transaction pooler.
-    *listen=False* polls only. The pool must allow four connections.
+    *tasks* and *builders* default to all that were declared in this process. *listen_url* is a direct
+    connection for the bell, where *pool* goes through a transaction pooler. *listen=False* polls only.
+    The pool must allow four connections.
 
     Raises `InvalidSettings` for a pool that is too small; `run` raises `SchemaMismatch` and
     `UnsafeDatabase` before it starts.
@@ -68,6 +78,8 @@ class Worker:
         *,
         provider: Provider,
         settings: WorkerSettings | None = None,
+        tasks: Iterable[Task[Any]] | None = None,
+        builders: Iterable[Builder[Any]] | None = None,
         listen: bool = True,
         listen_url: str | None = None,
     ) -> None:
@@ -79,9 +91,13 @@ class Worker:
         self.name = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self._pool = pool
         self._provider = provider
+        self._tasks = {task.name: task for task in registered_tasks.values() if tasks is None}
+        self._tasks |= {task.name: task for task in tasks or ()}
+        self._builders = {made.name: made for made in registered_builders.values() if builders is None}
+        self._builders |= {made.name: made for made in builders or ()}
         self._listener = Listener(pool, self._ring, listen_url=listen_url) if listen else None
         self._stop = anyio.Event()
-        self._lanes: list[Lane[EmailJob]] = []
+        self._lanes: list[Lane[Any]] = []
 
     @property
     def listening(self) -> bool:
@@ -102,30 +118,33 @@ class Worker:
             await self._serve(claims, records, task_status)
         finally:
             with anyio.move_on_after(2, shield=True):
+                with suppress(*DATABASE_FAULTS):
+                    await claims.fetch("worker_gone", self.name)
                 await claims.close()
                 await records.close()
                 await self._provider.close()
 
     async def _serve(self, claims: Link, records: Link, task_status: TaskStatus[None]) -> None:
-        work, recorder = self._email_work(claims, records)
+        recorder = Recorder(records, self._provider.account, lambda: emails.gate_troubled())
+        emails = self._email_work(claims, recorder)
         upkeep = Upkeep(
             worker=self.name,
             provider=self._provider,
             settings=self.settings,
             link=claims,
-            gate=lambda: work.gate,
-        )
-        lane = Lane(
-            "emails",
-            work,
-            self.settings,
+            gate=lambda: emails.gate,
             listening=lambda: self.listening,
-            others_seen=upkeep.look,
+            serves=(sorted(self._tasks), sorted(self._builders)),
         )
-        self._lanes = [lane]
+        self._lanes = [self._lane("emails", emails, upkeep)]
         async with anyio.create_task_group() as services:
             services.start_soon(recorder.run)
             services.start_soon(upkeep.run)
+            if self._tasks:
+                calls = self._task_work(claims, recorder)
+                self._lanes.append(self._lane("tasks", calls, upkeep))
+                services.start_soon(calls.keep_leases)
+                services.start_soon(Ticker(self._tasks, claims).run)
             if self._listener is not None:
                 services.start_soon(self._listener.run)
                 await self._listener.wait_subscribed(SUBSCRIBE_LIMIT)
@@ -134,18 +153,31 @@ class Worker:
             await self._run_lanes()
             services.cancel_scope.cancel()
 
-    def _email_work(self, claims: Link, records: Link) -> tuple[EmailWork, Recorder]:
-        recorder = Recorder(records, self._provider.account, lambda: work.gate_troubled())
-        work = EmailWork(
+    def _lane(self, name: str, work: Work[Any], upkeep: Upkeep) -> Lane[Any]:
+        return Lane(name, work, self.settings, listening=lambda: self.listening, others_seen=upkeep.look)
+
+    def _email_work(self, claims: Link, recorder: Recorder) -> EmailWork:
+        return EmailWork(
             worker=self.name,
             provider=self._provider,
             settings=self.settings,
             link=claims,
             recorder=recorder,
             asker=Asker(self._provider, self.settings, claims),
+            renderer=Renderer(self._builders, self._pool),
             draining=self._stop.is_set,
         )
-        return work, recorder
+
+    def _task_work(self, claims: Link, recorder: Recorder) -> TaskWork:
+        return TaskWork(
+            worker=self.name,
+            tasks=self._tasks,
+            settings=self.settings,
+            pool=self._pool,
+            link=claims,
+            recorder=recorder,
+            freed=self._ring,
+        )
 
     async def _run_lanes(self) -> None:
         async with anyio.create_task_group() as running:

@@ -59,3 +59,32 @@ begin
         where notifyq.chores.last_at <= v_now - p_every;
     return found;
 end $$;
+
+-- An operator's act, with who it was.
+create or replace function notifyq.note_act(
+    p_lane text, p_id bigint, p_claim_seq bigint, p_event text, p_detail text, p_now timestamptz
+) returns void language plpgsql as $$
+begin
+    insert into notifyq.history (at, lane, row_id, claim_seq, event, detail, actor)
+    values (p_now, p_lane, p_id, p_claim_seq, p_event, p_detail, notifyq.actor());
+end $$;
+
+-- A worker is there: what it knows, and whether it hears the bell. Lines of workers that have not been
+-- seen for ten minutes go.
+create or replace function notifyq.worker_seen(
+    p_name text, p_listening boolean, p_tasks text[], p_builders text[], p_now timestamptz default null
+) returns void language plpgsql as $$
+declare
+    v_now timestamptz := coalesce(p_now, clock_timestamp());
+begin
+    insert into notifyq.workers as w (name, started_at, seen_at, listening, tasks, builders)
+    values (p_name, v_now, v_now, p_listening, p_tasks, p_builders)
+    on conflict (name) do update
+        set seen_at = v_now, listening = p_listening, tasks = p_tasks, builders = p_builders;
+    delete from notifyq.workers w where w.seen_at < v_now - interval '10 minutes';
+end $$;
+
+create or replace function notifyq.worker_gone(p_name text) returns void language plpgsql as $$
+begin
+    delete from notifyq.workers w where w.name = p_name;
+end $$;

@@ -764,7 +764,7 @@ begin
             ordered = e.doubt_since is not null, waits = 0, postponed = false
         where e.id = p_id;
         v_changed := true;
-        perform notifyq.note_act(p_id, v_email.claim_seq, 'retried', null, v_now);
+        perform notifyq.note_act('email', p_id, v_email.claim_seq, 'retried', null, v_now);
         perform notifyq.ring();
     end if;
     return query select e.id, e.status, v_changed from notifyq.emails e where e.id = p_id;
@@ -796,7 +796,7 @@ begin
         end if;
     end if;
     if v_changed then
-        perform notifyq.note_act(p_id, v_email.claim_seq, 'cancelled', null, v_now);
+        perform notifyq.note_act('email', p_id, v_email.claim_seq, 'cancelled', null, v_now);
     end if;
     return query select e.id, e.status, v_changed from notifyq.emails e where e.id = p_id;
 end $$;
@@ -823,15 +823,7 @@ begin
         set status = 'sent', provider_message_id = btrim(p_provider_message_id), sent_at = v_now, finished_at = v_now
         where e.id = p_id;
         v_changed := true;
-        perform notifyq.note_act(p_id, v_email.claim_seq, 'resolved', btrim(p_provider_message_id), v_now);
+        perform notifyq.note_act('email', p_id, v_email.claim_seq, 'resolved', btrim(p_provider_message_id), v_now);
     end if;
     return query select e.id, e.status, v_changed from notifyq.emails e where e.id = p_id;
-end $$;
-
-create or replace function notifyq.note_act(
-    p_id bigint, p_claim_seq bigint, p_event text, p_detail text, p_now timestamptz
-) returns void language plpgsql as $$
-begin
-    insert into notifyq.history (at, lane, row_id, claim_seq, event, detail, actor)
-    values (p_now, 'email', p_id, p_claim_seq, p_event, p_detail, notifyq.actor());
 end $$;

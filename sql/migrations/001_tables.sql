@@ -132,7 +132,8 @@ create table notifyq.tasks (
 
 create unique index tasks_active_key on notifyq.tasks (name, key) where status in ('pending', 'processing');
 create index tasks_pending on notifyq.tasks (name, priority, run_after, id) where status = 'pending';
-create index tasks_processing on notifyq.tasks (lease_until, id) where status = 'processing';
+create index tasks_processing on notifyq.tasks (name, lease_until, id) where status = 'processing';
+create index tasks_finished on notifyq.tasks (finished_at) where finished_at is not null;
 create index tasks_failed on notifyq.tasks (status, id) where status = 'dead';
 
 -- What happened to a row. Append-only; nothing decides by it, people read it.
@@ -173,4 +174,22 @@ create table notifyq.chores (
     name    text primary key,
     last_at timestamptz not null,
     detail  text
+);
+
+-- Who works. A worker writes its line when it starts and once a minute, and takes it away when it ends.
+create table notifyq.workers (
+    name       text primary key,
+    started_at timestamptz not null default clock_timestamp(),
+    seen_at    timestamptz not null default clock_timestamp(),
+    listening  boolean not null,        -- the bell has proven that it is heard
+    tasks      text[] not null,         -- the task names that it knows
+    builders   text[] not null
+);
+
+-- The last tick of each periodic task. Moved forward in the transaction that enqueues, so that a tick is
+-- enqueued once however many workers see it (a key cannot do that: a quick call is done before a late
+-- worker asks).
+create table notifyq.periodic (
+    name      text primary key,
+    last_tick timestamptz not null
 );

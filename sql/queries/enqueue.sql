@@ -5,3 +5,6 @@ select id, created from notifyq.enqueue_email($1, $2::text::jsonb, $3, $4, $5, $
 
 -- name: enqueue_emails
 select id, created from notifyq.enqueue_emails($1, $2, $3, $4, $5, $6)
+
+-- name: enqueue_task
+select id, created from notifyq.enqueue_task($1, $2::text::jsonb, $3, $4, $5, $6)

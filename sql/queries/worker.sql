@@ -34,13 +34,17 @@ select * from notifyq.email_leases_ended($1, $2, $3)
 -- name: release_lost_emails
 select * from notifyq.release_lost_emails($1, $2)
 
--- name: running_email_leases
--- Leases that other processes hold: watched until they end or are seen unchanged for their length.
-select id, claim_seq, lease_until, extract(epoch from lease_until - leased_at)::double precision as length
-from notifyq.emails
-where status = 'processing' and claimed_by <> $1
-order by lease_until
-limit 5000
+-- name: running_leases
+-- Leases that other processes hold: watched until they change or are seen unchanged for their length.
+(select 'email' as lane, id, claim_seq, lease_until, extract(epoch from lease_until - leased_at)::double precision as length
+ from notifyq.emails
+ where status = 'processing' and claimed_by <> $1
+ limit 5000)
+union all
+(select 'task', id, claim_seq, lease_until, extract(epoch from lease_until - leased_at)::double precision
+ from notifyq.tasks
+ where status = 'processing' and claimed_by <> $1
+ limit 5000)
 
 -- name: sweep_emails
 select * from notifyq.sweep_emails($1, $2, $3, $4)
@@ -98,3 +102,39 @@ select id, uid, claim_seq from notifyq.emails where status = 'held' limit 5000
 
 -- name: emails_by_uid
 select id, uid, key, claim_seq, provider_message_id from notifyq.emails where uid = any ($1::uuid[])
+
+-- name: worker_seen
+select notifyq.worker_seen($1, $2, $3, $4)
+
+-- name: worker_gone
+select notifyq.worker_gone($1)
+
+-- name: claim_tasks
+select * from notifyq.claim_tasks($1, $2, $3, $4, $5)
+
+-- name: task_done
+select * from notifyq.task_done($1, $2, $3)
+
+-- name: task_dead
+select * from notifyq.task_dead($1, $2, $3, $4, $5)
+
+-- name: task_pending
+select * from notifyq.task_pending($1, $2, $3, $4, $5, $6)
+
+-- name: renew_task_leases
+select * from notifyq.renew_task_leases($1, $2, $3)
+
+-- name: task_leases_ended
+select * from notifyq.task_leases_ended($1, $2, $3)
+
+-- name: release_lost_tasks
+select * from notifyq.release_lost_tasks($1, $2)
+
+-- name: purge_tasks
+select notifyq.purge_tasks($1)
+
+-- name: last_tick
+select notifyq.last_tick($1)
+
+-- name: enqueue_tick
+select notifyq.enqueue_tick($1, $2, $3, $4, $5)
