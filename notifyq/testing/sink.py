@@ -13,7 +13,7 @@ import re
 import time
 import uuid
 from types import TracebackType
-from typing import Self
+from typing import Self, cast
 
 __all__ = ["Sink"]
 
@@ -80,8 +80,7 @@ class _Connection(asyncio.Protocol):
         self._buffer = b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - for the type checker
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by its class
         self._sink._open.add(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
