@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -48,11 +48,22 @@ class Connection(Protocol):
 class Link:
     """One connection, opened when it is needed, dropped when it failed, used by one caller at a time.
 
+    *session* counts the connections it has had. *on_end* is called when one of them ended.
+
     Example: ``rows = await link.fetch("claim_emails", ...)``
     """
 
-    def __init__(self, pool: Pool, purpose: str, *, timeout: float = STATEMENT_TIMEOUT) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        purpose: str,
+        *,
+        timeout: float = STATEMENT_TIMEOUT,
+        on_end: Callable[[], None] | None = None,
+    ) -> None:
         self._pool = pool
+        self._on_end = on_end
+        self.session = 0
         self._purpose = purpose
         self._timeout = timeout
         self._held: Any = None
@@ -69,7 +80,7 @@ class Link:
                 return rows
             except PostgresError:
                 # The server answered, so the connection is sound, unless it ended it.
-                if conn.is_closed():
+                if is_lost(conn):
                     await self._drop()
                 raise
             except BaseException:
@@ -89,12 +100,23 @@ class Link:
             with anyio.CancelScope(shield=True), anyio.move_on_after(1):
                 await self._pool.release(conn, timeout=1)
 
+    def is_session(self, session: int) -> bool:
+        """True while the session of that number lives: what it locked is still locked."""
+        return session == self.session and self._held is not None and not is_lost(self._held)
+
+    def _ended(self, _conn: object) -> None:
+        if self._on_end is not None:
+            self._on_end()
+
     async def _connection(self) -> Any:
-        if self._held is not None and self._held.is_closed():
+        if self._held is not None and is_lost(self._held):
             await self._drop()
         if self._held is None:
             conn: Any = await self._pool.acquire(timeout=self._timeout)
             self._held = conn
+            self.session += 1
+            if self._on_end is not None:
+                conn.add_termination_listener(self._ended)
             try:
                 await conn.fetch(
                     sqlfiles.query("prepare_session"), f"notifyq {self._purpose}", timeout=self._timeout
@@ -107,9 +129,22 @@ class Link:
     async def _drop(self) -> None:
         conn, self._held = self._held, None
         if conn is not None:
-            with anyio.CancelScope(shield=True), anyio.move_on_after(1):
-                conn.terminate()
-                await self._pool.release(conn, timeout=1)
+            await hang_up(self._pool, conn)
+
+
+def is_lost(conn: Any) -> bool:
+    """True once a pool's connection is closed. One that ended by itself was taken back by the pool and refuses."""
+    try:
+        return bool(conn.is_closed())
+    except InterfaceError:
+        return True
+
+
+async def hang_up(pool: Pool, conn: Any) -> None:
+    """Drop a connection of *pool*, not in order: that would wait for a server that may be gone."""
+    with anyio.CancelScope(shield=True), anyio.move_on_after(1), suppress(InterfaceError):
+        conn.terminate()
+        await pool.release(conn, timeout=1)
 
 
 @asynccontextmanager

@@ -94,7 +94,12 @@ class EmailWork:
         jobs = [self._job(row, claimed_at) for row in rows if row["id"] is not None]
         self._jobs.update((job.claim.id, job) for job in jobs)
         self._asking += sum(job.claim.asking for job in jobs)
-        return Batch(jobs=jobs, wake_in=head["wake_in"], others_at_work=head["others_at_work"])
+        return Batch(
+            jobs=jobs,
+            wake_in=head["wake_in"],
+            waited=max((job.claim.waited for job in jobs), default=0.0),
+            others_at_work=head["others_at_work"],
+        )
 
     async def release_lost(self) -> None:
         """Give back the rows of a claim whose answer was lost: nothing was sent under it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Protocol, TypeVar
 
@@ -26,6 +26,9 @@ log = logging.getLogger("notifyq")
 RECORD_LIMIT: Final = 0.8
 """How long the end of a cancelled attempt may take to be written, in seconds."""
 
+UNEXPECTED: Final = 0.5
+"""The timer found a row that had been due for longer than this: no ring told of it."""
+
 EMPTY_HANDED: Final = 0.05
 """The first wait after a claim that came back empty although something is due."""
 
@@ -34,10 +37,14 @@ Job = TypeVar("Job")
 
 @dataclass(slots=True, kw_only=True)
 class Batch(Generic[Job]):
-    """What a claim brought, and when to come again (*wake_in* seconds; None: nothing is known to be due)."""
+    """What a claim brought, and when to come again (*wake_in* seconds; None: nothing is known to be due).
+
+    *waited* is the longest that one of the rows had been due, in seconds.
+    """
 
     jobs: list[Job] = field(default_factory=list)
     wake_in: float | None = None
+    waited: float = 0.0
     others_at_work: bool = False
 
 
@@ -89,8 +96,21 @@ class Lane(Generic[Job]):
         self._complaints = Complaints()
         self._unanswered = False
         self._empty_handed = EMPTY_HANDED
+        self._by_timer = False
+        self._changed: Callable[[], None] = lambda: None
+        self._forgotten: Callable[[float], Awaitable[None]] | None = None
         self.draining = False
+        self.full = False
+        self.resting = False
+        self.turns = 0
+        self.claimed_last = 0
+        self.claimed = 0
+        self.found_by_timer = 0
         self.ended = anyio.Event()
+
+    def report_to(self, changed: Callable[[], None], forgotten: Callable[[float], Awaitable[None]]) -> None:
+        """Call *changed* after every turn and before every rest, *forgotten* when the timer found a row."""
+        self._changed, self._forgotten = changed, forgotten
 
     @property
     def under_way(self) -> list[int]:
@@ -131,6 +151,7 @@ class Lane(Generic[Job]):
             self._freed = anyio.Event()
             await self._freed.wait()
             return 0.0
+        by_timer, self._by_timer = self._by_timer, False
         if self._unanswered:
             await self._work.release_lost()
         self._unanswered = True
@@ -141,7 +162,19 @@ class Lane(Generic[Job]):
             tg.start_soon(self._attempt, job)
         if batch.others_at_work:
             self._others_seen()
+        self._count(len(batch.jobs), full=len(batch.jobs) == free)
+        if by_timer and batch.jobs and batch.waited > UNEXPECTED:
+            self.found_by_timer += 1
+            if self._forgotten is not None:
+                await self._forgotten(batch.waited)
         return self._pause(batch, free)
+
+    def _count(self, claimed: int, *, full: bool) -> None:
+        self.turns += 1
+        self.claimed_last = claimed
+        self.claimed += claimed
+        self.full = full
+        self._changed()
 
     def _pause(self, batch: Batch[Job], free: int) -> float:
         cap = self._settings.quiet_poll if self._listening() else self._settings.poll
@@ -157,8 +190,12 @@ class Lane(Generic[Job]):
 
     async def _sleep(self, seconds: float) -> None:
         if seconds > 0:
-            with anyio.move_on_after(seconds):
+            self.resting = True
+            self._changed()
+            with anyio.move_on_after(seconds) as nap:
                 await self._wake.wait()
+            self._by_timer = nap.cancelled_caught
+            self.resting = False
 
     async def _attempt(self, job: Job) -> None:
         written: anyio.Event | None = None

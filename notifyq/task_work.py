@@ -92,7 +92,12 @@ class TaskWork:
         )
         jobs = [self._job(row) for row in rows if row["id"] is not None]
         self._jobs.update((job.claim.id, job) for job in jobs)
-        return Batch(jobs=jobs, wake_in=rows[0]["wake_in"], others_at_work=rows[0]["others_at_work"])
+        return Batch(
+            jobs=jobs,
+            wake_in=rows[0]["wake_in"],
+            waited=max((row["waited"] for row in rows if row["id"] is not None), default=0.0),
+            others_at_work=rows[0]["others_at_work"],
+        )
 
     async def release_lost(self) -> None:
         """Give back the calls of a claim whose answer was lost: nothing was started under it."""

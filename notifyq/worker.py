@@ -22,16 +22,16 @@ from contextlib import suppress
 from typing import Any
 
 import anyio
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
 from notifyq.asking import Asker
+from notifyq.bell import Bell
 from notifyq.builders import Builder
 from notifyq.builders import registered as registered_builders
 from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool
 from notifyq.email_work import EmailWork
 from notifyq.errors import InvalidSettings, UnsafeDatabase
 from notifyq.lane import Lane, Work
-from notifyq.listener import Listener
 from notifyq.migrate import check_schema
 from notifyq.provider import Provider
 from notifyq.recorder import Recorder
@@ -48,8 +48,8 @@ __all__ = ["Worker"]
 
 log = logging.getLogger("notifyq")
 
-CONNECTIONS = 4
-"""The bell, claims and upkeep, records, and one for the proof that the bell is heard."""
+CONNECTIONS = 5
+"""Listening, the bell's locks, claims and upkeep, records, and one for the proof that the bell is heard."""
 
 SUBSCRIBE_LIMIT = 5.0
 
@@ -59,7 +59,7 @@ class Worker:
 
     *tasks* and *builders* default to all that were declared in this process. *listen_url* is a direct
     connection for the bell, where *pool* goes through a transaction pooler. *listen=False* polls only.
-    The pool must allow four connections.
+    The pool must allow five connections.
 
     Raises `InvalidSettings` for a pool that is too small; `run` raises `SchemaMismatch` and
     `UnsafeDatabase` before it starts.
@@ -95,14 +95,16 @@ class Worker:
         self._tasks |= {task.name: task for task in tasks or ()}
         self._builders = {made.name: made for made in registered_builders.values() if builders is None}
         self._builders |= {made.name: made for made in builders or ()}
-        self._listener = Listener(pool, self._ring, listen_url=listen_url) if listen else None
+        self._listen = listen
+        self._listen_url = listen_url
+        self._bell: Bell | None = None
         self._stop = anyio.Event()
         self._lanes: list[Lane[Any]] = []
 
     @property
     def listening(self) -> bool:
         """True while the bell has proven that it is heard."""
-        return self._listener is not None and self._listener.proven
+        return self._bell is not None and self._bell.proven
 
     def drain(self) -> None:
         """Stop claiming; finish what is under way within ``grace``; then `run` returns."""
@@ -145,16 +147,28 @@ class Worker:
                 self._lanes.append(self._lane("tasks", calls, upkeep))
                 services.start_soon(calls.keep_leases)
                 services.start_soon(Ticker(self._tasks, claims).run)
-            if self._listener is not None:
-                services.start_soon(self._listener.run)
-                await self._listener.wait_subscribed(SUBSCRIBE_LIMIT)
+            if self._listen:
+                await self._start_bell(claims, services)
             task_status.started()
             log.info("worker %s is ready", self.name)
             await self._run_lanes()
             services.cancel_scope.cancel()
 
+    async def _start_bell(self, claims: Link, services: TaskGroup) -> None:
+        self._bell = Bell(self._pool, self._lanes, claims, listen_url=self._listen_url)
+        for lane in self._lanes:
+            lane.report_to(self._bell.lanes_changed, self._bell.forgotten)
+        services.start_soon(self._bell.run)
+        await self._bell.wait_heard(SUBSCRIBE_LIMIT)
+
     def _lane(self, name: str, work: Work[Any], upkeep: Upkeep) -> Lane[Any]:
-        return Lane(name, work, self.settings, listening=lambda: self.listening, others_seen=upkeep.look)
+        return Lane(
+            name,
+            work,
+            self.settings,
+            listening=lambda: self._bell is not None and self._bell.relied_on,
+            others_seen=upkeep.look,
+        )
 
     def _email_work(self, claims: Link, recorder: Recorder) -> EmailWork:
         return EmailWork(

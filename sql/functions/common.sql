@@ -11,14 +11,62 @@ begin
     end if;
 end $$;
 
--- The bell: a hint that work may be due. One NOTIFY a transaction however often it is called (Postgres
--- merges equal ones), no payload (any role may listen). Custom setting notifyq.bell:
--- 'asleep' (default) and 'always' ring; 'off' never does, and the workers' timer finds the row.
+-- The bell: a hint that work may be due, without payload (any role may listen), at most one NOTIFY a
+-- transaction (Postgres merges equal ones). Custom setting notifyq.bell:
+--
+-- 'asleep' (default): NOTIFY only if a worker sleeps. A notifying commit takes a lock of the whole
+--          cluster over its flush, so that a NOTIFY in every commit is what makes an outbox slow.
+-- 'always': NOTIFY every time.     'off': never; the workers' timer finds the row.
+--
+-- Whether somebody sleeps is asked without a race: a sleeper holds the advisory lock SLEEP. If the
+-- shared try fails, somebody sleeps or is about to, and is rung. If it succeeds, nobody sleeps, and the
+-- shared lock, kept to the end of this transaction, is the promise that nobody falls asleep before this
+-- row is visible: the sleeper waits for it, and claims once more after the grant (notifyq/bell.py).
 create or replace function notifyq.ring() returns void language plpgsql as $$
+declare
+    v_bell text := coalesce(nullif(current_setting('notifyq.bell', true), ''), 'asleep');
 begin
-    if coalesce(current_setting('notifyq.bell', true), '') <> 'off' then
+    if v_bell = 'off' then
+        return;
+    end if;
+    if v_bell = 'always' or not pg_try_advisory_xact_lock_shared(1852798834, 1) then
         perform pg_notify('notifyq', '');
     end if;
+end $$;
+
+-- One worker sleeps for all: it has the SEAT (lock 2) and then, while it sleeps, SLEEP (lock 1). Both
+-- are session locks: Postgres frees them when their holder dies. Waits are short, since a session that
+-- waits holds a snapshot, and so holds vacuum back. Answers whether the lock was got.
+create or replace function notifyq.take_bell_lock(p_lock int, p_wait interval) returns boolean
+language plpgsql as $$
+begin
+    perform set_config('lock_timeout', (extract(epoch from p_wait) * 1000)::int::text, true);
+    perform pg_advisory_lock(1852798834, p_lock);
+    return true;
+exception when lock_not_available then
+    return false;
+end $$;
+
+create or replace function notifyq.leave_bell_lock(p_lock int) returns void language plpgsql as $$
+begin
+    perform pg_advisory_unlock(1852798834, p_lock);
+end $$;
+
+-- The holder of the seat does not hear (frozen, half-open): end its session, so that another can sit.
+create or replace function notifyq.unseat() returns int language plpgsql as $$
+declare
+    v_count int;
+begin
+    select count(*) into v_count
+    from (
+        select pg_terminate_backend(l.pid) as ended
+        from pg_locks l
+        where l.locktype = 'advisory' and l.classid = 1852798834 and l.objid = 2 and l.granted
+          and l.database = (select d.oid from pg_database d where d.datname = current_database())
+          and l.pid <> pg_backend_pid()
+    ) t
+    where t.ended;
+    return v_count;
 end $$;
 
 -- Statement level, so that plain SQL, bulk inserts and COPY ring once.

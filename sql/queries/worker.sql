@@ -88,6 +88,15 @@ select notifyq.gate_server($1, $2)
 -- name: durability
 select current_setting('fsync') = 'on' and current_setting('full_page_writes') = 'on'
 
+-- name: take_bell_lock
+select notifyq.take_bell_lock($1, $2)
+
+-- name: leave_bell_lock
+select notifyq.leave_bell_lock($1)
+
+-- name: unseat
+select notifyq.unseat()
+
 -- name: proof
 select pg_notify($1, '')
 
