@@ -34,7 +34,7 @@ class DeferredEmail:
     """A builder's call, to be enqueued with a key: made by `Builder.deferred`."""
 
     builder: str
-    args: dict[str, Any]
+    args: dict[str, Any] = field(repr=False)
     stream: str | None
     priority: int
     on_doubt: OnDoubt
@@ -129,8 +129,8 @@ def email(
                 raise notifyq.Unrenderable("the order was deleted")
             return notifyq.Email(key=f"order-shipped:{order_id}", to=order["email"], ...)
     """
-    if not name:
-        raise ValueError("a builder needs a name")
+    if not 1 <= len(name) <= 200 or "\x00" in name:
+        raise ValueError("a builder's name has 1 to 200 characters, and no NUL")
 
     def declare(function: Callable[..., Made]) -> Builder[Any]:
         declared: Builder[Any] = Builder(

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from itertools import pairwise
 from typing import Any, Final, Literal, TypeAlias
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -19,6 +18,8 @@ Missed: TypeAlias = Literal["skip", "one"]
 
 LATE: Final = timedelta(minutes=1)
 """A tick seen later than this was missed."""
+
+LOOKS_BACK: Final = tuple(timedelta(hours=hours) for hours in (0.05, 2, 48, 24 * 32, 24 * 366, 24 * 366 * 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ class Schedule:
             zone = ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError):
             raise InvalidSettings("timezone", f"{self.timezone!r} is no time zone") from None
-        self._ticks(datetime(2026, 1, 1, tzinfo=zone))
+        if next(self._ticks(datetime(2026, 1, 1, tzinfo=zone)), None) is None:
+            raise InvalidSettings("periodic", f"{self.expression!r} never comes")
 
     def next_tick(self, after: datetime) -> datetime:
         """The first tick after *after* (an aware time), in UTC terms equal to a wall clock time here."""
@@ -61,18 +63,23 @@ class Schedule:
 
         A tick that is late by more than a minute was missed: it runs only under ``missed="one"``.
         """
-        newest: datetime | None = None
-        # A task that rested for years would have thousands: only the newest counts.
-        start = max(last, now - timedelta(days=400))
-        for tick, following in pairwise(self._ticks(start.astimezone(ZoneInfo(self.timezone)))):
-            if tick > now:
-                break
-            newest = tick
-            if following > now:
-                break
+        newest = self._newest(last, now)
         if newest is None:
             return None
         return Due(newest, run=self.missed == "one" or now - newest <= LATE)
+
+    def _newest(self, last: datetime, now: datetime) -> datetime | None:
+        # Years of rest hold millions of ticks, and only the newest counts: short looks back come first.
+        for look in LOOKS_BACK:
+            newest = None
+            start = max(last, now - look)
+            for tick in self._ticks(start.astimezone(ZoneInfo(self.timezone))):
+                if tick > now:
+                    break
+                newest = tick
+            if newest is not None or start == last:
+                return newest
+        return None
 
     def _ticks(self, after: datetime) -> Any:
         try:

@@ -2,10 +2,14 @@
 
 A *task* is the function, a *call* is one use of it. Names are explicit and stable, so that moving a
 function orphans no row. Nothing here does I/O: the worker runs what is declared here.
+
+A call may run more than once (its worker was killed, its end could not be written); what it does in
+`TaskContext.transaction` happens exactly once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
@@ -66,7 +70,15 @@ class TaskContext(Protocol):
 
     @property
     def deadline(self) -> float | None:
-        """Seconds left until the task's timeout cancels this call; None without a timeout."""
+        """Seconds left until the task's timeout ends this run; None without a timeout."""
+
+    @property
+    def cancelled(self) -> bool:
+        """True once this run should end: its timeout passed, its claim was lost, the worker stops.
+
+        A coroutine is cancelled at its next await anyway. A function in a thread cannot be stopped from
+        outside: a long one looks here now and then, and returns.
+        """
 
     @property
     def pool(self) -> Any:
@@ -76,11 +88,15 @@ class TaskContext(Protocol):
         """A connection in a transaction that commits the work and ``done`` together.
 
         What happens in it happens exactly once: if the claim was lost meanwhile, the commit is refused
-        and everything rolls back.
+        and everything rolls back. Once a run, for coroutines only.
         """
 
     def retry_later(self, delay: float, reason: str = "") -> NoReturn:
-        """End this run and run the call again in *delay* seconds."""
+        """End this run and run the call again in *delay* seconds.
+
+        This run was an attempt: after ``max_attempts`` of them the call is ``dead``. Raises ValueError for
+        a delay that is negative or longer than a year.
+        """
 
     def give_up(self, reason: str) -> NoReturn:
         """End this call for good; *reason* is kept in the row."""
@@ -91,7 +107,7 @@ class Call:
     """One use of a task, ready to be enqueued: made by `Task.call`."""
 
     name: str
-    args: dict[str, Any]
+    args: dict[str, Any] = field(repr=False)
     priority: int
     max_attempts: int
 
@@ -157,21 +173,27 @@ def task(
 ) -> Callable[[Callable[Concatenate[TaskContext, P], Awaitable[None] | None]], Task[P]]:
     """Declare a task. A plain function runs in a thread.
 
-    *timeout* (seconds) cancels a run; *limit* is how many calls may run at once over all workers; a failed
-    run waits ``backoff × 2^attempts`` seconds ± 20 %, at most *backoff_cap*, and is ``dead`` after
-    *max_attempts*. A lower *priority* goes first.
+    *timeout* (seconds) cancels a run, which then has failed; a function in a thread is only told
+    (`TaskContext.cancelled`), and keeps its claim and its slot until it returns. *limit* is how many calls
+    may run at once over all workers; it holds while leases hold. A failed run waits
+    ``backoff × 2^attempts`` seconds ± 20 %, at most *backoff_cap*, and is ``dead`` after *max_attempts*
+    runs, where a run that was begun counts even if its worker was killed. A lower *priority* goes first.
 
-    Raises ValueError for a name that another function has, TypeError for parameters that cannot be stored.
+    Raises ValueError for a name that another function has or a setting that cannot be, TypeError for
+    parameters that cannot be stored.
 
     Example::
 
         @notifyq.task("resize", limit=4)
         async def resize(ctx: notifyq.TaskContext, *, photo_id: int) -> None: ...
     """
-    if not 1 <= len(name) <= 200:
-        raise ValueError("a task's name has 1 to 200 characters")
+    if not 1 <= len(name) <= 200 or "\x00" in name:
+        raise ValueError("a task's name has 1 to 200 characters, and no NUL")
     if (limit is not None and limit < 1) or max_attempts < 1:
         raise ValueError(f"task {name!r}: limit and max_attempts are at least 1")
+    for what, value in (("timeout", timeout), ("backoff", backoff), ("backoff_cap", backoff_cap)):
+        if value is not None and not (math.isfinite(value) and value > 0):
+            raise ValueError(f"task {name!r}: {what} is a number of seconds above 0")
 
     def declare(function: Callable[Concatenate[TaskContext, P], Awaitable[None] | None]) -> Task[P]:
         declared: Task[P] = Task(
@@ -196,7 +218,9 @@ def periodic(
 ) -> Callable[[Task[P]], Task[P]]:
     """Run a task at the times of a cron *expression*, once per tick however many workers there are.
 
-    *missed* says what happens to ticks that passed while no worker ran: ``"skip"`` them, or run ``"one"``.
+    *missed* says what happens to ticks that passed while no worker ran, and are late by more than a
+    minute: ``"skip"`` them, or run ``"one"``, the newest. A tick does not wait for the call of the tick
+    before; ``limit=1`` makes them run one after the other.
     Daylight saving follows Debian's cron: a wildcard hour follows the wall clock, a fixed time that is
     skipped in spring runs right after the gap, and one that occurs twice in autumn runs once.
 
