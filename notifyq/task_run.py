@@ -1,0 +1,137 @@
+"""One run of one call: user code is called, and every way in which it can end becomes an `Ending`."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.to_thread
+
+from notifyq.cancellation import being_cancelled
+from notifyq.cleaning import clean
+from notifyq.db import Pool
+from notifyq.task_context import ClaimLost, RunningCall
+from notifyq.task_lifecycle import Ending, Failed, GaveUp, Invalid, Postponed, Returned, Stopped, TaskClaim
+from notifyq.tasks import GiveUp, RetryLater, Task
+
+__all__ = ["TaskJob", "run_call", "runs_in_thread"]
+
+log = logging.getLogger("notifyq")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class TaskJob:
+    """One claimed call on its way. *renewed_at*: the steady clock before its lease was last asked for.
+
+    *lost*: another worker may have it, nothing is ours to write. *lapsed*: the database was away for a
+    whole lease. *over*: the run has ended and its end is being written.
+    """
+
+    claim: TaskClaim
+    task: Task[Any]
+    args: str
+    urgent: bool
+    renewed_at: float
+    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    call: RunningCall | None = None
+    lost: bool = False
+    lapsed: bool = False
+    over: bool = False
+    told_overdue: bool = False
+
+    def __str__(self) -> str:
+        return f"task {self.claim.id} ({self.claim.name})"
+
+    def end(self) -> None:
+        """Cancel the run; a function in a thread is told."""
+        if self.call is not None:
+            self.call.ended = True
+        self.scope.cancel()
+
+
+def runs_in_thread(task: Task[Any]) -> bool:
+    """A plain function does, a coroutine function does not."""
+    return not inspect.iscoroutinefunction(task.function)
+
+
+async def run_call(job: TaskJob, pool: Pool, threads: anyio.CapacityLimiter) -> Ending:
+    """Run it. Raises nothing but a cancellation that is ours."""
+    try:
+        arguments = job.task.parameters.unpack(json.loads(job.args))
+    except TypeError as error:
+        return Invalid(clean(str(error)))
+    job.call = RunningCall(job.claim, pool, job.task.timeout)
+    function = partial(job.task.function, job.call, **arguments)
+    try:
+        await _call(job.task, job.call, function, threads)
+        return Returned()
+    except anyio.get_cancelled_exc_class():
+        if being_cancelled():
+            raise
+        return _failed(job, RuntimeError("it let a cancellation escape that it had caused itself"))
+    except (Exception, SystemExit, BaseExceptionGroup) as error:
+        return _ending_of(job, error)
+
+
+async def _call(
+    task: Task[Any], call: RunningCall, function: Callable[[], Any], threads: anyio.CapacityLimiter
+) -> None:
+    if not runs_in_thread(task):
+        await _within_timeout(task, function())
+        return
+    result = await anyio.to_thread.run_sync(function, limiter=threads, abandon_on_cancel=True)
+    if inspect.isawaitable(result):  # a coroutine function in a plain wrapper
+        await _within_timeout(task, result)
+    elif call.overdue:
+        raise _timed_out(task)
+
+
+async def _within_timeout(task: Task[Any], running: Any) -> None:
+    with anyio.move_on_after(task.timeout) as scope:
+        await running
+    if scope.cancelled_caught:
+        raise _timed_out(task)
+
+
+def _timed_out(task: Task[Any]) -> TimeoutError:
+    return TimeoutError(f"it ran longer than its timeout of {task.timeout:g} s")
+
+
+def _ending_of(job: TaskJob, error: BaseException) -> Ending:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]  # a task group wraps even what ctx raises
+    match error:
+        case RetryLater():
+            return Postponed(error.delay, clean(str(error)))
+        case GiveUp():
+            return GaveUp(clean(str(error)))
+        case ClaimLost():
+            job.lost = True
+            log.error("%s: its claim was lost; its transaction was undone, this run changes nothing", job)
+            return Stopped("its claim was lost")
+        case _:
+            return _failed(job, error)
+
+
+def _failed(job: TaskJob, error: BaseException) -> Failed:
+    place = traceback.extract_tb(error.__traceback__)[-1:]
+    where = f"{place[0].name} line {place[0].lineno}" if place else job.claim.name
+    done = " after its transaction had committed, so it is done" if job.call and job.call.completed else ""
+    log.error("%s failed%s: %s in %s", job, done, type(error).__name__, where)
+    return Failed(_shown(error))
+
+
+def _shown(error: BaseException) -> str:
+    """The first line only: a database's next ones quote rows."""
+    try:
+        first = str(error).strip().partition("\n")[0]
+    except Exception:
+        first = "(its text cannot be made)"
+    return clean(f"{type(error).__name__}: {first}")
