@@ -3,9 +3,10 @@
 One worker sleeps for all. It takes the SEAT, a lock; its holder alone LISTENs. It takes SLEEP, another
 lock, which is granted only when every enqueue that did not ring has ended, rings its lanes *once more
 after the grant*, and from then on relies on being rung: while SLEEP is held or waited for, every enqueue
-rings (``notifyq.ring()``). When rings come fast it is awake anyway: it gives SLEEP back, so that enqueues
-pay for no NOTIFY, claims until nothing is due, and falls asleep again. It leaves the SEAT when a lane has
-no free slot, so the next worker takes over; Postgres frees both locks when their holder dies.
+rings (``notifyq.ring()``). When rings come fast it is day: it gives SLEEP back, so that enqueues pay for
+no NOTIFY, and its lanes look every few milliseconds until they look in vain. A ring that it cannot serve
+(its slots are taken, the name is unknown to it) makes it leave the SEAT, so that the next worker takes
+over; Postgres frees both locks when their holder dies.
 
 A holder that is frozen hears nothing while the fleet stays silent. The others look every few seconds; one
 that finds a row which was due for longer than that ends the holder's session.
@@ -19,7 +20,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import anyio
@@ -28,6 +29,7 @@ from notifyq import backoff
 from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool, seconds
 from notifyq.lane import Lane
 from notifyq.listener import Listener
+from notifyq.settings import WorkerSettings
 
 __all__ = ["Bell"]
 
@@ -40,10 +42,22 @@ SLEEP_WAIT: Final = 1.0
 FAST: Final = (8, 0.04)
 """So many rings within so many seconds: it is day. Below that, a NOTIFY costs less than going to sleep."""
 
+SHORTEST_DAY: Final = 0.05
+LONGEST_DAY: Final = 1.0
+SHORT_NIGHT: Final = 0.5
+"""A night shorter than this makes the next day twice as long, in seconds."""
+
+DAY_LOOK: Final = 0.005
+FULL_DAY_LOOK: Final = 0.01
+"""How often the lanes look by day; a lane whose slots are taken looks for urgent rows only."""
+
+QUIET_TURNS: Final = 3
+"""So many looks of every lane in vain end the day."""
+
 FORGOTTEN: Final = 2.0
 """A row that was due for longer than this, found by the timer: the holder of the seat does not hear."""
 
-PASS_AT_MOST_EVERY: Final = 1.0
+PASS_AT_MOST_EVERY: Final = 0.05
 
 
 class Bell:
@@ -70,13 +84,16 @@ class Bell:
         self._asleep = False
         self._rings: deque[float] = deque(maxlen=FAST[0])
         self._fast = False
+        self._awake = False
+        self._day = SHORTEST_DAY
         self._passed_at = 0.0
-        self._turns_at_ring: list[int] | None = None
+        self._at_ring: list[tuple[int, int]] | None = None
 
-    @property
-    def relied_on(self) -> bool:
-        """True while every enqueue rings and the ring is heard: then a lane may sleep long."""
-        return self._asleep and self._may_sit()
+    def nap(self, lane: Lane[Any], settings: WorkerSettings) -> float:
+        """How long *lane* may sleep: long while every enqueue rings and the ring is heard, short by day."""
+        if self._awake:
+            return FULL_DAY_LOOK if lane.backlog else DAY_LOOK
+        return settings.quiet_poll if self._asleep and self._may_sit() else settings.poll
 
     @property
     def proven(self) -> bool:
@@ -150,30 +167,39 @@ class Bell:
 
     async def _sleep(self) -> bool:
         """Fall asleep, sleep, wake up. False: leave the seat."""
-        if not self._asleep:
-            await self._until(lambda: self._rested() or not self._may_sit())
-            if not self._may_sit():
-                return False
-            self._asleep = bool(await self._link.value("take_bell_lock", SLEEP_LOCK, seconds(SLEEP_WAIT)))
-            self._fast = False
-            self._rings.clear()
-            # Once more after the grant: what was enqueued without a ring is visible now.
-            self._ring_lanes()
-            return self._may_sit()
-        await self._until(lambda: self._fast or not self._may_sit() or self._unserved())
-        if not self._may_sit() or self._pass_on():
+        await self._until(lambda: self._rested() or not self._may_sit())
+        if not self._may_sit():
             return False
-        if self._fast:
-            self._fast = self._asleep = False
-            await self._link.fetch("leave_bell_lock", SLEEP_LOCK)
-            self._ring_lanes()
+        if not await self._link.value("take_bell_lock", SLEEP_LOCK, seconds(SLEEP_WAIT)):
+            return self._may_sit()
+        self._asleep = True
+        self._rings.clear()
+        self._fast = False
+        slept_from = time.monotonic()
+        # Once more after the grant: what was enqueued without a ring is visible now.
+        self._ring_lanes()
+        await self._until(lambda: self._fast or not self._may_sit() or self._must_pass_on())
+        self._asleep = False
+        if not self._fast:
+            return False
+        await self._link.fetch("leave_bell_lock", SLEEP_LOCK)
+        await self._stay_up(short_night=time.monotonic() - slept_from < SHORT_NIGHT)
         return True
+
+    async def _stay_up(self, *, short_night: bool) -> None:
+        """Day: nobody rings, so the lanes look often, until there is nothing to see or the day is over."""
+        self._day = min(self._day * 2, LONGEST_DAY) if short_night else SHORTEST_DAY
+        self._awake = True
+        self._ring_lanes()
+        with anyio.move_on_after(self._day):
+            await self._until(lambda: not self._may_sit() or self._quiet())
+        self._awake = False
 
     def _on_ring(self) -> None:
         now = time.monotonic()
         self._rings.append(now)
-        self._fast = len(self._rings) == FAST[0] and now - self._rings[0] < FAST[1]
-        self._turns_at_ring = [lane.turns for lane in self._lanes]
+        self._fast = self._fast or (len(self._rings) == FAST[0] and now - self._rings[0] < FAST[1])
+        self._at_ring = [(lane.turns, lane.claimed) for lane in self._lanes]
         self._ring_lanes()
         if self._fast:
             self._stir()
@@ -185,35 +211,35 @@ class Bell:
     def _stir(self) -> None:
         self._stirred.set()
 
-    async def _until(self, condition: Any) -> None:
+    async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
             self._stirred = anyio.Event()
             await self._stirred.wait()
 
     def _room(self) -> bool:
-        return not any(lane.full for lane in self._lanes)
+        return all(lane.room.slots > 0 for lane in self._lanes)
 
     def _rested(self) -> bool:
         return all(lane.resting for lane in self._lanes)
+
+    def _quiet(self) -> bool:
+        return all(lane.empty_turns >= QUIET_TURNS for lane in self._lanes)
 
     def _may_sit(self) -> bool:
         # The locks live as long as the session that took them.
         return self._room() and self._listener.proven and self._link.is_session(self._session)
 
-    def _unserved(self) -> bool:
-        """All lanes have claimed since the ring, and got nothing: it may be for a worker that knows more."""
-        if self._turns_at_ring is None:
+    def _must_pass_on(self) -> bool:
+        """A ring that this worker could not serve: it has no room for it, or does not know its name."""
+        if self._at_ring is None:
             return False
-        turned = all(lane.turns > at for lane, at in zip(self._lanes, self._turns_at_ring, strict=True))
-        if turned and any(lane.claimed_last for lane in self._lanes):
-            self._turns_at_ring = None
-        return turned and self._turns_at_ring is not None
-
-    def _pass_on(self) -> bool:
-        if not self._unserved():
+        pairs = list(zip(self._lanes, self._at_ring, strict=True))
+        if not all(lane.turns > turns for lane, (turns, _) in pairs):
             return False
-        self._turns_at_ring = None
-        if time.monotonic() - self._passed_at < PASS_AT_MOST_EVERY:
+        served = any(lane.claimed > claimed for lane, (_, claimed) in pairs)
+        self._at_ring = None
+        now = time.monotonic()
+        if served or now - self._passed_at < PASS_AT_MOST_EVERY:
             return False
-        self._passed_at = time.monotonic()
+        self._passed_at = now
         return True

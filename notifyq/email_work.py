@@ -18,7 +18,7 @@ from notifyq.builders import Unrenderable
 from notifyq.cleaning import clean
 from notifyq.db import Link, seconds
 from notifyq.errors import InvalidEmail
-from notifyq.lane import Batch
+from notifyq.lane import Batch, Room
 from notifyq.lifecycle import Claim, after_ask, builder_failed, unrenderable
 from notifyq.provider import Deferred, Inconclusive, Provider
 from notifyq.recorder import Recorder
@@ -39,6 +39,7 @@ class EmailJob:
     message: str | None
     last_look: LastLook
     doubt_since: datetime | None
+    urgent: bool = False
     asked_after: float = 0.0
 
 
@@ -76,18 +77,19 @@ class EmailWork:
         """True unless the gate was open, with nothing failing, at the last claim."""
         return self.gate != "open" or self.gate_failures > 0
 
-    async def claim(self, slots: int) -> Batch[EmailJob]:
-        """Claim emails to send and doubts to ask about, *slots* in all."""
+    async def claim(self, room: Room) -> Batch[EmailJob]:
+        """Claim emails to send and doubts to ask about, as many as there is *room* for."""
         claimed_at = steady_clock()
-        ask_slots = max(0, min(self._settings.ask_slots - self._asking, slots))
+        ask_slots = max(0, min(self._settings.ask_slots - self._asking, room.bulk))
         rows = await self._link.fetch(
             "claim_emails",
             self._worker,
             self._provider.account,
-            slots,
+            room.slots,
             ask_slots,
             self._builders,
             self._lease,
+            room.bulk,
         )
         head = rows[0]
         self._note_gate(head["gate"], head["gate_failures"])
@@ -106,6 +108,10 @@ class EmailWork:
         released = await self._link.fetch("release_lost_emails", self._worker, list(self._jobs))
         if released:
             log.info("%d emails claimed by a lost statement were given back", len(released))
+
+    def is_urgent(self, job: EmailJob) -> bool:
+        """True if it may use the slots kept for urgent mail."""
+        return job.urgent
 
     def name_of(self, job: EmailJob) -> int:
         """The row's id."""
@@ -136,8 +142,8 @@ class EmailWork:
         except (InvalidEmail, Unrenderable) as error:
             return Decision(claim=claim, transition=unrenderable(clean(str(error))))
         except BuilderFailed as error:
-            log.error("email %d: its builder failed: %s", claim.id, error.where)
-            transition = builder_failed(claim, error.shown, self._settings, attempt.roll())
+            log.error("email %d: %s", claim.id, error)
+            transition = builder_failed(claim, str(error), self._settings, attempt.roll())
             return Decision(claim=claim, transition=transition)
         return await attempt.send(claim, email, self._provider, self._settings, job.last_look)
 
@@ -193,6 +199,7 @@ class EmailWork:
             message=row["message"],
             last_look=LastLook(claim, claimed_at, self._settings, self._draining),
             doubt_since=row["doubt_since"],
+            urgent=row["urgent"],
         )
 
     def _note_gate(self, state: str, failures: int) -> None:

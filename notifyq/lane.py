@@ -19,7 +19,7 @@ from notifyq import backoff
 from notifyq.db import DATABASE_FAULTS, Complaints
 from notifyq.settings import WorkerSettings
 
-__all__ = ["Batch", "Lane", "Work"]
+__all__ = ["Batch", "Lane", "Room", "Work"]
 
 log = logging.getLogger("notifyq")
 
@@ -33,6 +33,14 @@ EMPTY_HANDED: Final = 0.05
 """The first wait after a claim that came back empty although something is due."""
 
 Job = TypeVar("Job")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Room:
+    """Free slots: *slots* in all, at most *bulk* of them for rows that are not urgent."""
+
+    slots: int
+    bulk: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,11 +59,14 @@ class Batch(Generic[Job]):
 class Work(Protocol[Job]):
     """What a lane works on."""
 
-    async def claim(self, slots: int) -> Batch[Job]:
-        """Claim up to *slots* rows. Raises one of `DATABASE_FAULTS`."""
+    async def claim(self, room: Room) -> Batch[Job]:
+        """Claim as many rows as there is *room* for. Raises one of `DATABASE_FAULTS`."""
 
     async def release_lost(self) -> None:
         """Give back what was claimed by an earlier `claim` whose answer never came."""
+
+    def is_urgent(self, job: Job) -> bool:
+        """True if it may use the slots kept for urgent rows."""
 
     def name_of(self, job: Job) -> int:
         """The row's id."""
@@ -74,7 +85,10 @@ class Work(Protocol[Job]):
 
 
 class Lane(Generic[Job]):
-    """Drives one `Work`. `ring` wakes it, `drain` makes it stop claiming."""
+    """Drives one `Work`. `ring` wakes it, `drain` makes it stop claiming.
+
+    *nap* is the longest that it may sleep while nothing is known to be due, in seconds.
+    """
 
     def __init__(
         self,
@@ -82,17 +96,17 @@ class Lane(Generic[Job]):
         work: Work[Job],
         settings: WorkerSettings,
         *,
-        listening: Callable[[], bool],
+        nap: Callable[[], float],
         others_seen: Callable[[], None],
     ) -> None:
         self.name = name
         self._work = work
         self._settings = settings
-        self._listening = listening
+        self._nap = nap
         self._others_seen = others_seen
         self._under_way: dict[int, Job] = {}
+        self._bulk_under_way = 0
         self._wake = anyio.Event()
-        self._freed = anyio.Event()
         self._complaints = Complaints()
         self._unanswered = False
         self._empty_handed = EMPTY_HANDED
@@ -100,13 +114,13 @@ class Lane(Generic[Job]):
         self._changed: Callable[[], None] = lambda: None
         self._forgotten: Callable[[float], Awaitable[None]] | None = None
         self.draining = False
-        self.full = False
+        self.ended = anyio.Event()
         self.resting = False
+        self.backlog = False
         self.turns = 0
-        self.claimed_last = 0
+        self.empty_turns = 0
         self.claimed = 0
         self.found_by_timer = 0
-        self.ended = anyio.Event()
 
     def report_to(self, changed: Callable[[], None], forgotten: Callable[[float], Awaitable[None]]) -> None:
         """Call *changed* after every turn and before every rest, *forgotten* when the timer found a row."""
@@ -117,6 +131,12 @@ class Lane(Generic[Job]):
         """The ids of the rows that this lane works on now."""
         return list(self._under_way)
 
+    @property
+    def room(self) -> Room:
+        """The free slots."""
+        slots = self._settings.slots + self._settings.urgent_slots - len(self._under_way)
+        return Room(slots=slots, bulk=max(0, min(slots, self._settings.slots - self._bulk_under_way)))
+
     def ring(self) -> None:
         """Something may be due."""
         self._wake.set()
@@ -125,7 +145,6 @@ class Lane(Generic[Job]):
         """Claim no more; what is under way goes on."""
         self.draining = True
         self._wake.set()
-        self._freed.set()
 
     async def run(self) -> None:
         """Work until `drain`, and then until what was under way has ended."""
@@ -146,56 +165,59 @@ class Lane(Generic[Job]):
 
     async def _turn(self, tg: Any) -> float:
         """One claim. Answers how long to sleep at most."""
-        free = self._settings.slots - len(self._under_way)
-        if free == 0:
-            self._freed = anyio.Event()
-            await self._freed.wait()
-            return 0.0
+        room = self.room
+        if room.slots == 0:
+            return self._nap()
         by_timer, self._by_timer = self._by_timer, False
         if self._unanswered:
             await self._work.release_lost()
         self._unanswered = True
-        batch = await self._work.claim(free)
+        batch = await self._work.claim(room)
         self._unanswered = False
         for job in batch.jobs:
             self._under_way[self._work.name_of(job)] = job
+            self._bulk_under_way += not self._work.is_urgent(job)
             tg.start_soon(self._attempt, job)
         if batch.others_at_work:
             self._others_seen()
-        self._count(len(batch.jobs), full=len(batch.jobs) == free)
+        self._count(batch, room)
         if by_timer and batch.jobs and batch.waited > UNEXPECTED:
             self.found_by_timer += 1
             if self._forgotten is not None:
                 await self._forgotten(batch.waited)
-        return self._pause(batch, free)
+        return self._pause(batch)
 
-    def _count(self, claimed: int, *, full: bool) -> None:
+    def _count(self, batch: Batch[Job], room: Room) -> None:
         self.turns += 1
-        self.claimed_last = claimed
-        self.claimed += claimed
-        self.full = full
+        self.claimed += len(batch.jobs)
+        self.empty_turns = 0 if batch.jobs else self.empty_turns + 1
+        if room.bulk > 0:
+            # A claim that took all it could may have left more; a freed slot is then claimed for at once.
+            bulk = sum(not self._work.is_urgent(job) for job in batch.jobs)
+            self.backlog = bulk >= room.bulk or len(batch.jobs) == room.slots
         self._changed()
 
-    def _pause(self, batch: Batch[Job], free: int) -> float:
-        cap = self._settings.quiet_poll if self._listening() else self._settings.poll
-        if len(batch.jobs) == free:
+    def _pause(self, batch: Batch[Job]) -> float:
+        longest = self._nap()
+        if self.backlog and self.room.bulk > 0:
             return 0.0
         if batch.wake_in is None or batch.jobs or batch.wake_in > 0:
             self._empty_handed = EMPTY_HANDED
-            wait = cap if batch.wake_in is None else max(batch.wake_in, EMPTY_HANDED if batch.jobs else 0.001)
-            return min(wait, cap)
+            soonest = EMPTY_HANDED if batch.jobs else 0.001
+            return longest if batch.wake_in is None else min(max(batch.wake_in, soonest), longest)
         # Something is due but was locked by somebody else: never a hot loop.
         wait, self._empty_handed = self._empty_handed, min(self._empty_handed * 2, self._settings.poll)
         return wait
 
     async def _sleep(self, seconds: float) -> None:
-        if seconds > 0:
-            self.resting = True
-            self._changed()
-            with anyio.move_on_after(seconds) as nap:
-                await self._wake.wait()
-            self._by_timer = nap.cancelled_caught
-            self.resting = False
+        if seconds <= 0:
+            return
+        self.resting = True
+        self._changed()
+        with anyio.move_on_after(seconds) as nap:
+            await self._wake.wait()
+        self._by_timer = nap.cancelled_caught
+        self.resting = False
 
     async def _attempt(self, job: Job) -> None:
         written: anyio.Event | None = None
@@ -207,6 +229,8 @@ class Lane(Generic[Job]):
                 await (written or self._work.hand_over(self._work.interrupted(job), job)).wait()
             raise
         finally:
+            self._bulk_under_way -= not self._work.is_urgent(job)
             del self._under_way[self._work.name_of(job)]
             self._work.ended(job)
-            self._freed.set()
+            if self.backlog:
+                self._wake.set()

@@ -20,7 +20,7 @@ import anyio
 import asyncpg
 
 from notifyq import backoff
-from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool, hang_up
+from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool, hang_up, is_lost
 from notifyq.sqlfiles import query
 
 __all__ = ["Listener"]
@@ -100,15 +100,23 @@ class Listener:
         """LISTEN to the bell. False: there is no connection that hears."""
         if self._conn is None or not self.proven:
             return False
-        with anyio.fail_after(CONNECT_LIMIT):
-            await self._conn.add_listener(CHANNEL, self._on_notification)
-        return True
+        return await self._tell(self._conn, self._conn.add_listener)
 
     async def unsubscribe(self) -> None:
         """Listen no more: a NOTIFY wakes every session that listens."""
-        if self._conn is not None and not self._conn.is_closed():
+        if self._conn is not None and not is_lost(self._conn):
+            await self._tell(self._conn, self._conn.remove_listener)
+
+    async def _tell(self, conn: Any, change: Callable[..., Awaitable[None]]) -> bool:
+        try:
             with anyio.fail_after(CONNECT_LIMIT):
-                await self._conn.remove_listener(CHANNEL, self._on_notification)
+                await change(CHANNEL, self._on_notification)
+        except AttributeError:
+            # What asyncpg raises where a connection is ended between two of its own steps.
+            if not is_lost(conn):
+                raise
+            return False
+        return True
 
     async def _connect(self) -> Any:
         if self._listen_url is not None:

@@ -8,8 +8,10 @@ import traceback
 from collections.abc import Mapping
 from typing import Any
 
+import anyio
+
 from notifyq.builders import Builder, Unrenderable
-from notifyq.cleaning import clean
+from notifyq.cancellation import being_cancelled
 from notifyq.db import Pool
 from notifyq.errors import InvalidEmail
 from notifyq.lifecycle import Claim
@@ -19,21 +21,29 @@ __all__ = ["BuilderFailed", "Renderer"]
 
 
 class BuilderFailed(Exception):
-    """A builder raised: a bug. *shown* is fit to be stored, *where* to be logged."""
+    """A builder failed: a bug, which may be mended. Its text is fit to be stored and logged.
 
-    def __init__(self, error: Exception) -> None:
+    It says what was raised and where, never the raised text: a deferred email is one whose secrets lie
+    in no table, and a text made while it is rendered may quote them.
+    """
+
+    @classmethod
+    def by(cls, error: BaseException) -> BuilderFailed:
+        """Because *error* was raised."""
         place = traceback.extract_tb(error.__traceback__)[-1]
-        self.where = f"{type(error).__name__} in {place.name} line {place.lineno}"
-        self.shown = clean(f"the builder failed: {type(error).__name__}: {error}")
-        super().__init__(self.where)
+        return cls(f"the builder failed: {type(error).__name__} in {place.name} line {place.lineno}")
 
 
 class Renderer:
-    """Makes emails of stored messages; builders that want a connection get one of *pool*."""
+    """Makes emails of stored messages; builders that want a connection get one of *pool*.
 
-    def __init__(self, builders: Mapping[str, Builder[Any]], pool: Pool) -> None:
+    A builder that has not ended after *limit* seconds has failed: it holds a claim and a slot meanwhile.
+    """
+
+    def __init__(self, builders: Mapping[str, Builder[Any]], pool: Pool, *, limit: float = 10.0) -> None:
         self._builders = builders
         self._pool = pool
+        self._limit = limit
         self.names = sorted(builders)
 
     async def render(self, claim: Claim, message: str) -> Email:
@@ -44,11 +54,24 @@ class Renderer:
         builder = self._builders[stored["builder"]]
         try:
             arguments = builder.parameters.unpack(stored.get("args", {}))
-            return _checked(claim, await self._build(builder, arguments))
+        except TypeError as error:
+            raise BuilderFailed(f"the stored arguments do not fit the builder: {error}") from None
+        return _checked(claim, await self._made(builder, arguments))
+
+    async def _made(self, builder: Builder[Any], arguments: Mapping[str, Any]) -> Any:
+        try:
+            with anyio.move_on_after(self._limit) as scope:
+                return await self._build(builder, arguments)
         except (InvalidEmail, Unrenderable):
             raise
-        except Exception as error:
-            raise BuilderFailed(error) from None
+        except anyio.get_cancelled_exc_class() as error:
+            if being_cancelled():
+                raise
+            raise BuilderFailed.by(error) from None
+        except (Exception, SystemExit) as error:
+            raise BuilderFailed.by(error) from None
+        assert scope.cancelled_caught  # noqa: S101 (for the type checker)
+        raise BuilderFailed(f"the builder did not end within {self._limit:g} s")
 
     async def _build(self, builder: Builder[Any], arguments: Mapping[str, Any]) -> Any:
         if not builder.connection:
@@ -62,11 +85,13 @@ class Renderer:
 def _checked(claim: Claim, email: Any) -> Email:
     """What the row was claimed for is what is sent: its key, and the stream that would be asked."""
     if not isinstance(email, Email):
-        raise TypeError(f"the builder returned {type(email).__name__}, not an Email")
+        raise BuilderFailed(f"the builder returned {type(email).__name__}, not an Email")
     if email.key != claim.key:
-        raise ValueError("the builder made an email with another key than the one it was enqueued with")
+        raise BuilderFailed(
+            "the builder made an email with another key than the one that it was enqueued with"
+        )
     if (email.stream or "outbound") != claim.stream:
-        raise ValueError(
+        raise BuilderFailed(
             f"the email goes to stream {email.stream or 'outbound'!r}, "
             f"its builder is declared with {claim.stream!r}"
         )

@@ -21,7 +21,7 @@ class WorkerSettings:
     """
 
     slots: int = 20
-    """Emails under way at once, in this process."""
+    """Emails, and calls, under way at once in this process; urgent ones have a few slots more."""
     post_budget: float = 10.0
     """The longest that one POST or one search may take."""
     lease: float = 20.0
@@ -56,6 +56,11 @@ class WorkerSettings:
                 f"{self.lease:g} s is less than twice the POST budget ({self.post_budget:g} s): "
                 "a POST could outlive its claim. Raise --lease or lower --post-budget",
             )
+
+    @property
+    def urgent_slots(self) -> int:
+        """Slots beside *slots*, for urgent rows (priority below 0) only."""
+        return max(1, self.slots // 4)
 
     @property
     def ask_slots(self) -> int:

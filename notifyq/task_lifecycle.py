@@ -37,9 +37,12 @@ TASK_TRANSITIONS: Final[tuple[tuple[str, str, str], ...]] = (
     ("processing", "failed or timed out", "pending"),
     ("processing", "failed, attempts spent", "dead: exhausted"),
     ("processing", "asked to retry later", "pending"),
+    ("processing", "asked to retry later, attempts spent", "dead: exhausted"),
     ("processing", "gave up", "dead: gave_up"),
     ("processing", "arguments do not fit", "dead: invalid"),
     ("processing", "stopped by a shutdown", "pending"),
+    ("processing", "stopped by a shutdown, attempts spent", "dead: exhausted"),
+    ("processing", "shutdown before it was started", "pending"),
     ("processing", "lease ended", "pending"),
     ("processing", "lease ended, attempts spent", "dead: exhausted"),
     ("pending", "operator: cancel", "dead: cancelled"),
@@ -103,7 +106,9 @@ class Invalid:
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """A shutdown cancelled the run."""
+    """The worker ended the run, for the reason *error*."""
+
+    error: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +165,8 @@ def after_run(claim: TaskClaim, ending: Ending, policy: RetryPolicy, roll: float
             return TaskDead(reason="gave_up", error=error, event="gave up")
         case Invalid(error):
             return TaskDead(reason="invalid", error=error, event="invalid")
-        case Stopped():
-            return _again(claim, 0.0, "stopped", "the worker was shut down while it ran this call")
+        case Stopped(error):
+            return _again(claim, 0.0, "stopped", error)
         case NotStarted():
             return TaskPending(delay=0.0, event="released", charged=False)
         case _:

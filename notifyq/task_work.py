@@ -1,60 +1,32 @@
-"""The work of the tasks lane: claim calls, run them, keep their leases, decide."""
+"""The work of the tasks lane: claim calls, have them run, keep their leases, decide."""
 
 from __future__ import annotations
 
-import inspect
-import json
 import logging
-import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Final
 
 import anyio
-import anyio.to_thread
 
 from notifyq import attempt
 from notifyq.attempt import Decision, steady_clock
-from notifyq.cleaning import clean
 from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool, seconds
-from notifyq.lane import Batch
+from notifyq.lane import Batch, Room
 from notifyq.recorder import Recorder
 from notifyq.settings import WorkerSettings
-from notifyq.task_context import ClaimLost, RunningCall
-from notifyq.task_lifecycle import (
-    Ending,
-    Failed,
-    GaveUp,
-    Invalid,
-    NotStarted,
-    Postponed,
-    RetryPolicy,
-    Returned,
-    Stopped,
-    TaskClaim,
-    after_run,
-)
-from notifyq.tasks import GiveUp, RetryLater, Task
+from notifyq.task_lifecycle import Ending, NotStarted, RetryPolicy, Stopped, TaskClaim, after_run
+from notifyq.task_run import TaskJob, run_call, runs_in_thread
+from notifyq.tasks import Task
 
-__all__ = ["TaskJob", "TaskWork"]
+__all__ = ["TaskWork"]
 
 log = logging.getLogger("notifyq")
 
 BEATS: Final = 4
 """Heartbeats in one lease."""
 
-
-@dataclass(slots=True, kw_only=True, eq=False)
-class TaskJob:
-    """One claimed call on its way."""
-
-    claim: TaskClaim
-    task: Task[Any]
-    args: str
-    scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    call: RunningCall | None = None
-    lost: bool = False
+SHUT_DOWN: Final = Stopped("the worker was shut down while it ran this call")
+LAPSED: Final = Stopped("the database did not answer for a whole lease while this call ran")
 
 
 class TaskWork:
@@ -85,23 +57,31 @@ class TaskWork:
         self._threads = anyio.CapacityLimiter(settings.slots)
         self._complaints = Complaints()
 
-    async def claim(self, slots: int) -> Batch[TaskJob]:
-        """Claim up to *slots* due calls of the tasks that this worker knows."""
+    async def claim(self, room: Room) -> Batch[TaskJob]:
+        """Claim due calls of the tasks that this worker knows, as many as there is *room* for."""
+        claimed_at = steady_clock()
         rows = await self._link.fetch(
-            "claim_tasks", self._worker, slots, self._names, self._limits, self._lease
+            "claim_tasks", self._worker, room.slots, self._names, self._limits, self._lease, room.bulk
         )
-        jobs = [self._job(row) for row in rows if row["id"] is not None]
+        claimed = [row for row in rows if row["id"] is not None]
+        jobs = [self._job(row, claimed_at) for row in claimed]
         self._jobs.update((job.claim.id, job) for job in jobs)
         return Batch(
             jobs=jobs,
             wake_in=rows[0]["wake_in"],
-            waited=max((row["waited"] for row in rows if row["id"] is not None), default=0.0),
+            waited=max((row["waited"] for row in claimed), default=0.0),
             others_at_work=rows[0]["others_at_work"],
         )
 
+    def is_urgent(self, job: TaskJob) -> bool:
+        """True if it may use the slots kept for urgent calls."""
+        return job.urgent
+
     async def release_lost(self) -> None:
         """Give back the calls of a claim whose answer was lost: nothing was started under it."""
-        await self._link.fetch("release_lost_tasks", self._worker, list(self._jobs))
+        released = await self._link.fetch("release_lost_tasks", self._worker, list(self._jobs))
+        if released:
+            log.info("%d tasks claimed by a lost statement were given back", len(released))
 
     def name_of(self, job: TaskJob) -> int:
         """The row's id."""
@@ -111,12 +91,18 @@ class TaskWork:
         """Run the call. None: its end is in the database already, or is no longer ours to write."""
         ending: Ending | None = None
         with job.scope:
-            ending = await self._ending(job)
-        return self._decide(job, ending)
+            ending = await run_call(job, self._pool, self._threads)
+        return self._decide(job, ending or (LAPSED if job.lapsed else SHUT_DOWN))
 
     def interrupted(self, job: TaskJob) -> Decision | None:
-        """A shutdown cancelled the run."""
-        return self._decide(job, NotStarted() if job.call is None else Stopped())
+        """A shutdown cancelled the run. What runs in a thread goes on, so its lease must run out first."""
+        if job.call is None:
+            return self._decide(job, NotStarted())
+        job.call.ended = True
+        if runs_in_thread(job.task) and not job.lost:
+            log.warning("%s still runs in its thread; it is run again once its lease is over", job)
+            return None
+        return self._decide(job, SHUT_DOWN)
 
     def hand_over(self, decision: Decision | None, job: TaskJob) -> anyio.Event:
         """Have it written, unless it is not ours to write."""
@@ -142,91 +128,81 @@ class TaskWork:
             if self._jobs and late > pause:
                 self._tell_of_blocking(late)
             if self._jobs:
-                await self._beat()
+                await self._beat(list(self._jobs.values()), pause)
+            self._tell_of_overdue()
 
-    async def _beat(self) -> None:
-        jobs = list(self._jobs.values())
+    async def _beat(self, jobs: list[TaskJob], pause: float) -> None:
+        asked_at = steady_clock()
         try:
-            rows = await self._link.fetch(
-                "renew_task_leases",
-                [job.claim.id for job in jobs],
-                [job.claim.claim_seq for job in jobs],
-                self._lease,
-            )
+            with anyio.fail_after(pause):
+                rows = await self._link.fetch(
+                    "renew_task_leases",
+                    [job.claim.id for job in jobs],
+                    [job.claim.claim_seq for job in jobs],
+                    self._lease,
+                )
         except DATABASE_FAULTS as error:
             self._complaints.about("heartbeat", error)
+            self._let_lapse(jobs, pause)
             return
         self._complaints.over("heartbeat")
         ours = {row[0] for row in rows}
         for job in jobs:
-            still_running = self._jobs.get(job.claim.id) is job
-            if job.claim.id not in ours and still_running and not (job.call and job.call.completed):
+            if job.claim.id in ours:
+                job.renewed_at = asked_at
+            elif not (job.over or job.lost or (job.call and (job.call.completing or job.call.completed))):
                 self._lose(job)
 
     def _lose(self, job: TaskJob) -> None:
         log.error(
-            "task %d (%s): its lease was lost, another worker may have it; this run is cancelled and "
-            "changes nothing",
-            job.claim.id,
-            job.claim.name,
+            "%s: its lease was lost, another worker may have it; this run is cancelled and changes nothing",
+            job,
         )
         job.lost = True
-        job.scope.cancel()
+        job.end()
+
+    def _let_lapse(self, jobs: list[TaskJob], pause: float) -> None:
+        """End what nobody could renew before its lease is over: cut off, this is all that we can know."""
+        must_hold_until = steady_clock() + pause
+        for job in jobs:
+            if must_hold_until >= job.renewed_at + self._settings.lease and not (job.over or job.lapsed):
+                log.error("%s is cancelled: the database did not answer for a whole lease", job)
+                job.lapsed = True
+                job.end()
 
     def _tell_of_blocking(self, late: float) -> None:
         names = ", ".join(sorted({job.claim.name for job in self._jobs.values()}))
         lost = " Their leases may be lost." if late > self._settings.lease * (BEATS - 1) / BEATS else ""
         log.error("the event loop stood still for %.1f s while these tasks ran: %s.%s", late, names, lost)
 
-    async def _ending(self, job: TaskJob) -> Ending:
-        try:
-            arguments = job.task.parameters.unpack(json.loads(job.args))
-        except TypeError as error:
-            return Invalid(clean(str(error)))
-        job.call = RunningCall(job.claim, self._pool, job.task.timeout)
-        try:
-            with anyio.fail_after(job.task.timeout):
-                await self._call(job.task, job.call, arguments)
-            return Returned()
-        except RetryLater as wish:
-            return Postponed(wish.delay, clean(str(wish)))
-        except GiveUp as wish:
-            return GaveUp(clean(str(wish)))
-        except ClaimLost:
-            job.lost = True
-            log.error(
-                "task %d (%s): its claim was lost; its transaction was undone", job.claim.id, job.claim.name
-            )
-            return Stopped()
-        except Exception as error:
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            log.error(
-                "task %d (%s) failed: %s in %s line %s",
-                job.claim.id,
-                job.claim.name,
-                type(error).__name__,
-                place.name,
-                place.lineno,
-            )
-            return Failed(clean(f"{type(error).__name__}: {error}"))
+    def _tell_of_overdue(self) -> None:
+        """A coroutine has been cancelled by then; a function in a thread can only be told."""
+        for job in self._jobs.values():
+            if job.call is not None and job.call.overdue and not (job.over or job.told_overdue):
+                job.told_overdue = True
+                log.error(
+                    "%s runs longer than its timeout of %g s, and cannot be stopped: it keeps its slot",
+                    job,
+                    job.task.timeout,
+                )
 
-    async def _call(self, task: Task[Any], call: RunningCall, arguments: Mapping[str, Any]) -> None:
-        if inspect.iscoroutinefunction(task.function):
-            await task.function(call, **arguments)
-            return
-        run = partial(task.function, call, **arguments)
-        await anyio.to_thread.run_sync(run, limiter=self._threads, abandon_on_cancel=True)
-
-    def _decide(self, job: TaskJob, ending: Ending | None) -> Decision | None:
+    def _decide(self, job: TaskJob, ending: Ending) -> Decision | None:
+        job.over = True
         if job.lost or (job.call is not None and job.call.completed):
             return None
         policy = RetryPolicy(base=job.task.backoff, cap=job.task.backoff_cap)
-        transition = after_run(job.claim, ending or Stopped(), policy, attempt.roll())
+        transition = after_run(job.claim, ending, policy, attempt.roll())
         return Decision(claim=job.claim, transition=transition)
 
-    def _job(self, row: Any) -> TaskJob:
+    def _job(self, row: Any, claimed_at: float) -> TaskJob:
         claim = TaskClaim(**{name: row[name] for name in _CLAIM_COLUMNS})
-        return TaskJob(claim=claim, task=self._tasks[claim.name], args=row["args"])
+        return TaskJob(
+            claim=claim,
+            task=self._tasks[claim.name],
+            args=row["args"],
+            urgent=row["urgent"],
+            renewed_at=claimed_at,
+        )
 
 
 _CLAIM_COLUMNS: Final = ("id", "name", "key", "claim_seq", "attempts", "max_attempts")

@@ -162,13 +162,14 @@ class Worker:
         await self._bell.wait_heard(SUBSCRIBE_LIMIT)
 
     def _lane(self, name: str, work: Work[Any], upkeep: Upkeep) -> Lane[Any]:
-        return Lane(
+        lane: Lane[Any] = Lane(
             name,
             work,
             self.settings,
-            listening=lambda: self._bell is not None and self._bell.relied_on,
+            nap=lambda: self.settings.poll if self._bell is None else self._bell.nap(lane, self.settings),
             others_seen=upkeep.look,
         )
+        return lane
 
     def _email_work(self, claims: Link, recorder: Recorder) -> EmailWork:
         return EmailWork(
@@ -178,7 +179,9 @@ class Worker:
             link=claims,
             recorder=recorder,
             asker=Asker(self._provider, self.settings, claims),
-            renderer=Renderer(self._builders, self._pool),
+            renderer=Renderer(
+                self._builders, self._pool, limit=self.settings.lease - self.settings.post_budget
+            ),
             draining=self._stop.is_set,
         )
 

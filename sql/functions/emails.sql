@@ -177,6 +177,9 @@ end $$;
 
 -- Claim up to p_slots due rows, of them up to p_ask_slots doubts to ask about, the rest emails to send.
 --
+-- p_bulk_slots: at most so many of them are not urgent (priority 0 or more; asks count among these). The
+-- rest of the slots is kept for urgent mail, so that slow POSTs of a newsletter hold up no password reset.
+--
 -- Every row of the answer carries the same first columns (when to come again, the gate); the email's
 -- columns are null in the one row of an answer that claimed nothing.
 --
@@ -193,13 +196,14 @@ create or replace function notifyq.claim_emails(
     p_ask_slots int,
     p_builders text[],
     p_lease interval,
+    p_bulk_slots int default null,
     p_now timestamptz default null
 ) returns table (
     wake_in double precision, gate text, gate_failures int, others_at_work boolean,
     id bigint, uid uuid, key text, message text, claim_seq bigint, attempts int, max_attempts int,
     asking boolean, probing boolean, stream text, on_doubt text, expires_in double precision,
     doubt_age double precision, doubt_since timestamptz, misses int, asks int, resent boolean, ordered boolean, waits int,
-    account text, waited double precision
+    account text, waited double precision, urgent boolean
 ) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -209,6 +213,8 @@ declare
     v_more     bigint[];
     v_expired  boolean;
     v_left     int;
+    v_bulk     int;
+    v_room     int;
     v_priority int;
     v_next     timestamptz;
     v_wake     timestamptz;
@@ -238,6 +244,7 @@ begin
 
     select * into v_pass from notifyq.pass_gate(p_account, p_slots - cardinality(v_ids), v_now);
     v_left := v_pass.allowed;
+    v_bulk := coalesce(p_bulk_slots, p_slots) - cardinality(v_ids);
     v_wake := least(v_wake, v_pass.wake_at);
 
     while v_left > 0 loop
@@ -249,6 +256,8 @@ begin
             order by e.priority limit 1
         ) b;
         exit when v_priority is null;
+        v_room := case when v_priority < 0 then v_left else least(v_left, v_bulk) end;
+        exit when v_room <= 0;
 
         select coalesce(array_agg(due.id), '{}'), coalesce(bool_or(due.send_before <= v_now), false)
         into v_more, v_expired
@@ -258,18 +267,21 @@ begin
                 select e.id, e.run_after, e.send_before from notifyq.emails e
                 where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
                   and e.run_after <= v_now
-                order by e.run_after, e.id limit v_left
+                order by e.run_after, e.id limit v_room
                 for no key update skip locked
             ) b
-            order by b.run_after, b.id limit v_left
+            order by b.run_after, b.id limit v_room
         ) due;
         if v_expired then
             perform notifyq.expire_emails(v_more, v_now);
         end if;
         v_ids := v_ids || v_more;
         v_left := v_left - cardinality(v_more);
+        if v_priority >= 0 then
+            v_bulk := v_bulk - cardinality(v_more);
+        end if;
 
-        if v_left > 0 then
+        if cardinality(v_more) < v_room then
             select min(b.run_after) into v_next
             from unnest(p_builders) as k (builder) cross join lateral (
                 select e.run_after from notifyq.emails e
@@ -323,7 +335,8 @@ begin
             extract(epoch from c.send_before - v_now)::double precision,
             extract(epoch from v_now - c.doubt_since)::double precision, c.doubt_since,
             c.misses::int, c.asks::int, c.resent, c.ordered, c.waits::int, c.account,
-            extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision
+            extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision,
+            c.priority < 0 and c.doubt_since is null
         from (values (1)) as always left join claimed c on true
         order by c.priority, c.run_after, c.id;
 end $$;

@@ -93,7 +93,7 @@ end $$;
 
 -- ---------------------------------------------------------------- the claim
 
--- Claim up to p_slots due calls of the tasks in p_names. p_limits: how many calls of each may run at once
+-- Claim up to p_slots due calls of the tasks in p_names, at most p_bulk_slots of them not urgent. p_limits: how many calls of each may run at once
 -- over the fleet (null: any number). A limit holds because its count is taken under a lock on the name,
 -- which is kept until this claim is committed.
 create or replace function notifyq.claim_tasks(
@@ -102,11 +102,12 @@ create or replace function notifyq.claim_tasks(
     p_names text[],
     p_limits int[],
     p_lease interval,
+    p_bulk_slots int default null,
     p_now timestamptz default null
 ) returns table (
     wake_in double precision, others_at_work boolean,
     id bigint, name text, key text, args text, claim_seq bigint, attempts int, max_attempts int,
-    waited double precision
+    waited double precision, urgent boolean
 ) language plpgsql as $$
 #variable_conflict use_column
 declare
@@ -114,6 +115,8 @@ declare
     v_ids      bigint[] := '{}';
     v_more     bigint[];
     v_left     int := p_slots;
+    v_bulk     int := coalesce(p_bulk_slots, p_slots);
+    v_most     int;
     v_room     int[];
     v_priority int;
     v_next     timestamptz;
@@ -124,6 +127,9 @@ begin
     if array_position(v_room, null) is not null then
         -- Another claim counts one of the names right now.
         v_wake := v_now + interval '20 milliseconds';
+    elsif -1 = any (v_room) then
+        -- A name is at its limit: when another process ends a call of it, nobody rings.
+        v_wake := v_now + interval '1 second';
     end if;
 
     while v_left > 0 loop
@@ -136,6 +142,8 @@ begin
         ) t
         where k.room > 0;
         exit when v_priority is null;
+        v_most := case when v_priority < 0 then v_left else least(v_left, v_bulk) end;
+        exit when v_most <= 0;
 
         select coalesce(array_agg(due.id), '{}') into v_more
         from (
@@ -144,17 +152,20 @@ begin
                 select t.id, t.run_after from notifyq.tasks t
                 where t.status = 'pending' and t.name = k.name and t.priority = v_priority
                   and t.run_after <= v_now
-                order by t.run_after, t.id limit least(v_left, k.room)
+                order by t.run_after, t.id limit least(v_most, k.room)
                 for no key update skip locked
             ) t
             where k.room > 0
-            order by t.run_after, t.id limit v_left
+            order by t.run_after, t.id limit v_most
         ) due;
         v_ids := v_ids || v_more;
         v_left := v_left - cardinality(v_more);
+        if v_priority >= 0 then
+            v_bulk := v_bulk - cardinality(v_more);
+        end if;
         v_room := notifyq.task_room_left(p_names, v_room, v_more);
 
-        if v_left > 0 then
+        if cardinality(v_more) < v_most then
             select min(t.run_after) into v_next
             from unnest(p_names, v_room) as k (name, room) cross join lateral (
                 select t.run_after from notifyq.tasks t
@@ -183,17 +194,19 @@ begin
             extract(epoch from v_wake - v_now)::double precision,
             exists (select from notifyq.tasks o where o.status = 'processing' and o.claimed_by <> p_worker),
             c.id, c.name, c.key, c.args::text, c.claim_seq, c.attempts, c.max_attempts,
-            extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision
+            extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision, c.priority < 0
         from (values (1)) as always left join claimed c on true
         order by c.priority, c.run_after, c.id;
 end $$;
 
--- How many more calls of each name may start. Null: another claim holds the count of this name now.
+-- How many more calls of each name may start. 0: none waits. -1: some wait, but as many as may run do.
+-- Null: another claim holds the count of this name now.
 create or replace function notifyq.task_room(p_names text[], p_limits int[]) returns int[]
 language plpgsql as $$
 declare
     v_room    int[] := '{}';
     v_waiting boolean;
+    v_free    int;
 begin
     for i in 1 .. coalesce(cardinality(p_names), 0) loop
         if p_limits[i] is null then
@@ -206,9 +219,9 @@ begin
         if not v_waiting then
             v_room := v_room || 0;
         elsif pg_try_advisory_xact_lock(1852798833, hashtext(p_names[i])) then
-            v_room := v_room || greatest(0, p_limits[i] - (
-                select count(*)::int from notifyq.tasks t
-                where t.status = 'processing' and t.name = p_names[i]));
+            select p_limits[i] - count(*)::int into v_free
+            from notifyq.tasks t where t.status = 'processing' and t.name = p_names[i];
+            v_room := v_room || case when v_free > 0 then v_free else -1 end;
         else
             v_room := v_room || null::int;
         end if;

@@ -8,7 +8,7 @@ select set_config('default_transaction_isolation', 'read committed', false),
        set_config('application_name', $1, false)
 
 -- name: claim_emails
-select * from notifyq.claim_emails($1, $2, $3, $4, $5, $6)
+select * from notifyq.claim_emails($1, $2, $3, $4, $5, $6, $7)
 
 -- name: email_sent
 select * from notifyq.email_sent($1, $2, $3, $4)
@@ -119,7 +119,7 @@ select notifyq.worker_seen($1, $2, $3, $4)
 select notifyq.worker_gone($1)
 
 -- name: claim_tasks
-select * from notifyq.claim_tasks($1, $2, $3, $4, $5)
+select * from notifyq.claim_tasks($1, $2, $3, $4, $5, $6)
 
 -- name: task_done
 select * from notifyq.task_done($1, $2, $3)
