@@ -1,0 +1,221 @@
+"""The door: every request passes here, before any view."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from aiohttp import web
+
+from notifyq.admin.render import page, root
+from notifyq.admin.safety import (
+    COOKIE,
+    PAGE_HEADERS,
+    SESSION_SECONDS,
+    Session,
+    comes_from_here,
+    is_loopback,
+    same_secret,
+)
+from notifyq.admin.state import STATE, State
+from notifyq.db import DATABASE_FAULTS, describe
+
+__all__ = ["actor", "checked_form", "guard", "log_in", "log_out", "secure", "shown"]
+
+log = logging.getLogger("notifyq.admin")
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+OPEN: Final = frozenset(("healthz", "static"))
+"""Routes that tell no data, so they need no login."""
+LOGIN: Final = frozenset(("login", "log_in"))
+MAX_TRAIL: Final = 500
+
+
+@web.middleware
+async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Who asks, from where, and may they? What goes wrong ends as a page, too."""
+    try:
+        return await _admitted(request, handler)
+    except web.HTTPException as answer:
+        if answer.status < 400:
+            raise
+        return shown(
+            request, "error.html", status=answer.status, said=_SAID.get(answer.status, answer.reason)
+        )
+    except DATABASE_FAULTS as error:
+        log.warning("the page could not be made: %s", describe(error))
+        return shown(request, "error.html", status=503, said="The database does not answer. Try again.")
+
+
+_SAID: Final = {
+    403: "This is not allowed: the form was not sent by this page, or it is too old. Go back and try again.",
+    404: "There is nothing here.",
+    405: "This address only takes what the page's own buttons send.",
+    413: "That was too much at once.",
+    421: "This page is only served under its own name: open it as 127.0.0.1 or localhost.",
+    429: "Too many at once. Wait a minute and try again.",
+}
+
+
+async def secure(_request: web.Request, response: web.StreamResponse) -> None:
+    """Every answer has the headers, whoever made it."""
+    if "Content-Security-Policy" not in response.headers:
+        response.headers.update(PAGE_HEADERS)
+
+
+def shown(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
+    """Render a page for whoever asked."""
+    state = request.app[STATE]
+    session: Session | None = request.get("session")
+    return page(
+        request,
+        state.templates,
+        template,
+        status=status,
+        token=lambda scope: state.sessions.token(session, scope) if session else "",
+        may_leave=session is not None and session.inside,
+        admitted=request.get("actor") is not None,
+        **values,
+    )
+
+
+def actor(request: web.Request) -> str:
+    """Who acts, for the history."""
+    name: str = request["actor"]
+    return name
+
+
+async def checked_form(request: web.Request, scope: Callable[[Any], str]) -> Any:
+    """The form of a POST, if it carries the token for its *scope*. Raises HTTPForbidden if not."""
+    form = await request.post()
+    session: Session = request["session"]
+    token = form.get("token")
+    known = request.app[STATE].sessions.token(session, scope(form))
+    if not isinstance(token, str) or not same_secret(token, known):
+        raise web.HTTPForbidden
+    return form
+
+
+async def log_in(request: web.Request) -> web.StreamResponse:
+    """The password, given in the form."""
+    state = request.app[STATE]
+    who = request.remote or ""
+    form = await checked_form(request, lambda _form: "login")
+    wait = state.logins.wait(who)
+    if wait > 0:
+        answer = shown(request, "login.html", status=429, trail=_trail(form), wrong="", wait=int(wait) + 1)
+        answer.headers["Retry-After"] = str(int(wait) + 1)
+        return answer
+    if state.password is None or not same_secret(str(form.get("password", "")), state.password):
+        state.logins.count(who)
+        return shown(
+            request, "login.html", status=401, trail=_trail(form), wrong="That is not the password.", wait=0
+        )
+    request["new_session"] = state.sessions.start(inside=True)
+    raise web.HTTPSeeOther(root(request) + _trail(form))
+
+
+async def log_out(request: web.Request) -> web.StreamResponse:
+    """End the session, on the server too."""
+    await checked_form(request, lambda _form: "logout")
+    request.app[STATE].sessions.end(request["session"])
+    raise web.HTTPSeeOther(root(request))
+
+
+async def _admitted(request: web.Request, handler: Handler) -> web.StreamResponse:
+    state = request.app[STATE]
+    if state.local and not is_loopback(request.headers.get("Host", "")):
+        raise web.HTTPMisdirectedRequest
+    name = request.match_info.route.name or ""
+    if name in OPEN:
+        return await handler(request)
+    if request.method not in ("GET", "HEAD", "POST"):
+        raise web.HTTPMethodNotAllowed(request.method, ["GET", "POST"])
+    if request.method == "POST" and not comes_from_here(request.headers):
+        raise web.HTTPForbidden
+    known = state.sessions.read(request.cookies.get(COOKIE))
+    if known is None and request.method == "GET" and request.headers.get("Sec-Fetch-Site") == "cross-site":
+        # A link from elsewhere comes without our strict cookie. Asked again by our own page it comes along.
+        return shown(request, "again.html")
+    request["session"] = known or state.sessions.start(inside=False)
+    if known is None:
+        request["new_session"] = request["session"]
+    return await _with_cookie(request, await _or_redirect(request, state, handler, name))
+
+
+async def _or_redirect(request: web.Request, state: State, handler: Handler, name: str) -> web.StreamResponse:
+    """The view's answer; a redirect is an answer like any other, and an error is shown to who was let in."""
+    try:
+        if name not in LOGIN:
+            request["actor"] = await _who(request, state)
+            if request["actor"] is None:
+                return _turned_away(request, state)
+        return await handler(request)
+    except web.HTTPRedirection as redirect:
+        return web.Response(status=redirect.status, headers={"Location": redirect.headers["Location"]})
+
+
+async def _who(request: web.Request, state: State) -> str | None:
+    """The operator's name, None for nobody."""
+    if state.authorise is not None:
+        said = state.authorise(request)
+        if inspect.isawaitable(said):
+            said = await said
+        return said if isinstance(said, str) and said else ("page" if said is True else None)
+    if state.local:
+        return "page"
+    if request["session"].inside or _bearer(request, state):
+        return "page"
+    return None
+
+
+def _bearer(request: web.Request, state: State) -> bool:
+    """A program may read the badge with the password as its bearer token. Reading is all it may do."""
+    kind, _, given = request.headers.get("Authorization", "").partition(" ")
+    if kind.lower() != "bearer" or state.password is None or request.match_info.route.name != "badge_json":
+        return False
+    who = request.remote or ""
+    if state.logins.wait(who) > 0:
+        return False
+    if same_secret(given.strip(), state.password):
+        return True
+    state.logins.count(who)
+    return False
+
+
+def _turned_away(request: web.Request, state: State) -> web.Response:
+    if state.authorise is not None:
+        return shown(request, "error.html", status=403, said="You may not see this page.")
+    return shown(request, "login.html", status=401, trail=_below(request), wrong="", wait=0)
+
+
+def _below(request: web.Request) -> str:
+    mount = request.app.router["overview"].url_for().path
+    return request.path.removeprefix(mount)
+
+
+def _trail(form: Any) -> str:
+    """Where to go after the login: one of our own addresses, nothing else."""
+    trail = str(form.get("trail", ""))[:MAX_TRAIL]
+    place, _, number = trail.partition("/")
+    known = place in ("", "emails", "tasks", "previews") and (not number or number.isdigit())
+    return trail if known else ""
+
+
+async def _with_cookie(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
+    new: Session | None = request.get("new_session")
+    if new is not None and not response.prepared:
+        response.set_cookie(
+            COOKIE,
+            request.app[STATE].sessions.write(new),
+            path=request.app.router["overview"].url_for().path,
+            max_age=int(SESSION_SECONDS),
+            httponly=True,
+            samesite="Strict",
+            # A proxy in front may have ended TLS; believing it can only make the cookie stricter.
+            secure=request.secure or request.headers.get("X-Forwarded-Proto", "").lower() == "https",
+        )
+    return response

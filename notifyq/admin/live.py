@@ -1,0 +1,153 @@
+"""Live updates: one query a second for the whole process, and only while a page is open.
+
+The hub asks for the *pulse* (counts, newest ids) and tells the open pages which rows changed; a page that
+shows one of them fetches itself again. A notification is a hint for workers and no feed, so none is used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from notifyq.admin.reads import Reads, Row
+from notifyq.db import DATABASE_FAULTS, describe
+
+__all__ = ["Change", "Hub", "Pulse"]
+
+log = logging.getLogger("notifyq.admin")
+
+# A little less than a second, so that with the page's own fetch a change is seen within one.
+EVERY: Final = 0.75
+MAX_PAGES: Final = 100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulse:
+    """What the hub saw: the row of ``page_pulse`` and the gates."""
+
+    row: Row
+    gates: tuple[Row, ...]
+
+    def beat(self) -> dict[str, Any]:
+        """What differs when anything happened; the clock alone does not."""
+        counts = {name: value for name, value in self.row.items() if isinstance(value, int)}
+        return {**counts, "gates": [[gate["account"], gate["state"]] for gate in self.gates]}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """Something happened: *emails* and *tasks* name the rows with news; *new*: rows were added."""
+
+    emails: tuple[int, ...] = ()
+    tasks: tuple[int, ...] = ()
+    failed: int = 0
+    trouble: bool = False
+
+    def event(self) -> bytes:
+        """As server-sent event."""
+        data = {
+            "emails": self.emails,
+            "tasks": self.tasks,
+            "failed": self.failed,
+            "trouble": self.trouble,
+        }
+        return f"event: change\ndata: {json.dumps(data)}\n\n".encode()
+
+
+class Hub:
+    """Watches the database for the open pages.
+
+    Example::
+
+        async with hub.watching() as changes:
+            change = await changes.get()
+    """
+
+    def __init__(self, reads: Reads) -> None:
+        self._reads = reads
+        self._pages: set[asyncio.Queue[Change | None]] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._pulse: Pulse | None = None
+        self._trouble = False
+
+    @property
+    def full(self) -> bool:
+        """True if no further page may watch."""
+        return len(self._pages) >= MAX_PAGES
+
+    async def pulse(self) -> Pulse:
+        """The newest pulse: the hub's own while it watches, else read now."""
+        if self._task is not None and self._pulse is not None and not self._trouble:
+            return self._pulse
+        return await self._look()
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[asyncio.Queue[Change | None]]:
+        """A queue of changes, None at the end, for as long as the block lasts."""
+        queue: asyncio.Queue[Change | None] = asyncio.Queue(maxsize=16)
+        self._pages.add(queue)
+        if self._task is None:
+            self._task = asyncio.create_task(self._watch(), name="notifyq admin hub")
+        try:
+            yield queue
+        finally:
+            self._pages.discard(queue)
+            if not self._pages:
+                await self._rest()
+
+    async def close(self) -> None:
+        """Tell every open page that it is over, and stop."""
+        self._tell(None)
+        await self._rest()
+
+    async def _rest(self) -> None:
+        task, self._task, self._pulse = self._task, None, None
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    async def _watch(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            started = loop.time()
+            try:
+                await self._tick()
+            except DATABASE_FAULTS as error:
+                if not self._trouble:
+                    log.warning("the page's live updates pause: %s", describe(error))
+                    self._trouble = True
+                    self._tell(Change(trouble=True))
+            await asyncio.sleep(max(0.0, started + EVERY - loop.time()))
+
+    async def _tick(self) -> None:
+        before, now = self._pulse, await self._look()
+        self._pulse = now
+        if before is not None and (self._trouble or now.beat() != before.beat()):
+            self._trouble = False
+            self._tell(await self._change(before.row, now.row))
+
+    async def _look(self) -> Pulse:
+        row = await self._reads.row("page_pulse")
+        assert row is not None  # noqa: S101 (one row, whatever there is)
+        return Pulse(row=row, gates=tuple(await self._reads.rows("page_gates")))
+
+    async def _change(self, before: Row, now: Row) -> Change:
+        changed = []
+        if now["history"] is not None and now["history"] != before["history"]:
+            changed = await self._reads.rows("page_changed", before["history"] or 0)
+        return Change(
+            emails=tuple({row["row_id"] for row in changed if row["lane"] == "email"}),
+            tasks=tuple({row["row_id"] for row in changed if row["lane"] == "task"}),
+            failed=now["failed"] + now["held"],
+        )
+
+    def _tell(self, change: Change | None) -> None:
+        for queue in self._pages:
+            if queue.full():
+                queue.get_nowait()  # a page that does not keep up misses old news: each says "look again"
+            queue.put_nowait(change)

@@ -1,0 +1,348 @@
+-- What the operator's page reads. Every statement is flat: it costs the same with a thousand rows and with
+-- a million, because it walks an index from a cursor and stops at a limit. Where a filter has no index, the
+-- walk looks at $scan rows and says how far it came; the page tells the reader so.
+
+-- ---------------------------------------------------------------- overview
+
+-- name: page_pulse
+-- Once a second a process, while a page is open. Counts stop at 10,001.
+with recursive
+newest as (
+    select (select max(e.id) from notifyq.emails e) as email,
+           (select max(t.id) from notifyq.tasks t) as task,
+           (select max(h.id) from notifyq.history h) as history
+), counts as (
+    select
+        (select count(*) from (select from notifyq.emails where status = 'pending' limit 10001) c) as pending,
+        (select count(*) from (select from notifyq.emails where status = 'processing' limit 10001) c) as processing,
+        (select count(*) from (select from notifyq.emails where status = 'doubt' limit 10001) c) as doubt,
+        (select count(*) from (select from notifyq.emails where status = 'held' limit 10001) c) as held,
+        (select count(*) from (select from notifyq.emails where status = 'dead' limit 10001) c) as dead,
+        (select count(*) from (select from notifyq.tasks where status = 'pending' limit 10001) c) as tasks_pending,
+        (select count(*) from (select from notifyq.tasks where status = 'processing' limit 10001) c) as tasks_processing,
+        (select count(*) from (select from notifyq.tasks where status = 'dead' limit 10001) c) as tasks_dead
+), recently as (
+    -- What a person has yet to look at: a suppression and a cancellation are nobody's fault.
+    select count(*) as failed
+    from (
+        select e.reason, e.finished_at from notifyq.emails e
+        where e.status = 'dead' order by e.id desc limit 10001
+    ) e
+    where e.reason not in ('suppressed', 'cancelled') and e.finished_at > clock_timestamp() - interval '7 days'
+), queues as (
+    (select e.builder, e.priority from notifyq.emails e
+     where e.status = 'pending' order by e.builder, e.priority limit 1)
+    union all
+    select n.builder, n.priority
+    from queues q cross join lateral (
+        select e.builder, e.priority from notifyq.emails e
+        where e.status = 'pending' and (e.builder, e.priority) > (q.builder, q.priority)
+        order by e.builder, e.priority limit 1
+    ) n
+), due as (
+    select min(o.run_after) as oldest_due
+    from (select * from queues limit 100) q cross join lateral (
+        select e.run_after from notifyq.emails e
+        where e.status = 'pending' and e.builder = q.builder and e.priority = q.priority
+        order by e.run_after limit 1
+    ) o
+)
+select newest.*, counts.*, recently.failed,
+       clock_timestamp() as now,
+       case when due.oldest_due <= clock_timestamp() then due.oldest_due end as oldest_due,
+       case when due.oldest_due > clock_timestamp() then due.oldest_due end as next_due,
+       (select e.finished_at
+        from (select * from notifyq.emails where finished_at is not null order by finished_at desc limit 1000) e
+        where e.status = 'sent' limit 1) as last_sent
+from newest, counts, recently, due
+
+-- name: page_changed
+-- Rows that something happened to since a history id: open pages of these look again.
+select h.lane, h.row_id from notifyq.history h where h.id > $1 order by h.id desc limit 500
+
+-- name: page_gates
+select g.account, g.state, g.reason, g.until, g.failures, g.changed_at, g.pace, g.server,
+       g.until < clock_timestamp() - interval '10 minutes' as forsaken
+from notifyq.gates g
+order by (g.state <> 'open') desc, g.account
+limit 20
+
+-- name: page_listeners
+-- Workers that were seen within the last 150 s (they write once a minute), and when one of them last proved
+-- that its bell is heard ($1 is the statement of that proof). hidden: this role may not see who is connected.
+select (select count(*) from notifyq.workers w where w.seen_at > clock_timestamp() - interval '150 seconds')
+           as workers,
+       exists (select from notifyq.workers w
+               where w.seen_at > clock_timestamp() - interval '150 seconds' and w.listening) as listening,
+       max(a.query_start) filter (where a.query = $1) as proved_at,
+       bool_or(a.query = '<insufficient privilege>') as hidden,
+       clock_timestamp() as now
+from pg_stat_activity a
+where a.datname = current_database() and a.pid <> pg_backend_pid()
+
+-- name: page_kept
+-- How many rows there are, as the planner believes: counting a million would take its time.
+select greatest(0, max(c.reltuples) filter (where c.relname = 'emails'))::bigint as emails,
+       greatest(0, max(c.reltuples) filter (where c.relname = 'tasks'))::bigint as tasks
+from pg_class c
+where c.oid in ('notifyq.emails'::regclass, 'notifyq.tasks'::regclass)
+
+-- name: page_timeline
+-- One stretch of the timeline: emails that ended in it, by minute, and how long the sent ones took, in
+-- steps of a quarter (bin 0 is below 1 ms). A scheduled email counts from when it was due.
+select date_trunc('minute', e.finished_at) as minute,
+       e.status = 'sent' as sent,
+       case when e.status = 'sent' then
+           greatest(0, least(99, ceil(ln(greatest(extract(epoch from e.sent_at
+               - case when e.attempts <= 1 then greatest(e.created_at, e.run_after) else e.created_at end), 0.001)
+               / 0.001) / ln(1.25))))::int
+       end as bin,
+       count(*) as count
+from notifyq.emails e
+where e.finished_at >= $1 and e.finished_at < $2 and e.reason is distinct from 'cancelled'
+group by 1, 2, 3
+
+-- ---------------------------------------------------------------- lists
+
+-- name: page_email_at
+-- The first id that was enqueued at $1 or later, found by halving: ids rise with time.
+with recursive halves as (
+    select (select min(e.id) from notifyq.emails e) as low,
+           (select max(e.id) + 1 from notifyq.emails e) as high
+    union all
+    select case when m.before then m.id + 1 else h.low end,
+           case when m.before then h.high else h.low + (h.high - h.low) / 2 end
+    from halves h cross join lateral (
+        select e.id, e.created_at < $1 as before from notifyq.emails e
+        where e.id >= h.low + (h.high - h.low) / 2 order by e.id limit 1
+    ) m
+    where h.low < h.high
+)
+select min(h.high) from halves h
+
+-- name: page_task_at
+with recursive halves as (
+    select (select min(t.id) from notifyq.tasks t) as low,
+           (select max(t.id) + 1 from notifyq.tasks t) as high
+    union all
+    select case when m.before then m.id + 1 else h.low end,
+           case when m.before then h.high else h.low + (h.high - h.low) / 2 end
+    from halves h cross join lateral (
+        select t.id, t.created_at < $1 as before from notifyq.tasks t
+        where t.id >= h.low + (h.high - h.low) / 2 order by t.id limit 1
+    ) m
+    where h.low < h.high
+)
+select min(h.high) from halves h
+
+-- The lists share their parameters: $1 below this id, $2 from this id on, $3 status, $4 reason,
+-- $5 beginning of the key, $6 recipient, $7 tag, $8 rows wanted, $9 rows to look at.
+
+-- name: page_emails_newest
+-- By id, newest first: any filter, as far as the walk goes. One row more at the end says how far it came.
+with walk as not materialized (
+    select e.* from notifyq.emails e where e.id < $1 and e.id >= $2 order by e.id desc limit $9
+), wanted as materialized (
+    select w.id from walk w
+    where ($3::text is null or w.status = $3)
+      and ($4::text is null or w.reason = $4)
+      and ($5::text is null or starts_with(w.key, $5))
+      and ($6::text is null or w.recipient = $6)
+      and ($7::text is null or w.tag = $7)
+    order by w.id desc limit $8
+)
+select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
+       e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
+from wanted w join notifyq.emails e on e.id = w.id
+order by e.id desc
+
+-- name: page_emails_reach
+-- Where a walk of $3 rows below $1 ends: null if it comes to $2, the end.
+select e.id from notifyq.emails e where e.id < $1 and e.id >= $2 order by e.id desc offset $3 limit 1
+
+-- name: page_emails_failed
+-- Held and dead, by their own index.
+with walk as materialized (
+    (select e.id from notifyq.emails e
+     where $3 = 'held' and e.status = 'held' and e.id < $1 and e.id >= $2 order by e.id desc limit $9)
+    union all
+    (select e.id from notifyq.emails e
+     where $3 = 'dead' and e.status = 'dead' and e.id < $1 and e.id >= $2 order by e.id desc limit $9)
+)
+select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
+       e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
+from walk w join notifyq.emails e on e.id = w.id
+where ($4::text is null or e.reason = $4)
+  and ($5::text is null or starts_with(e.key, $5))
+  and ($6::text is null or e.recipient = $6)
+  and ($7::text is null or e.tag = $7)
+order by e.id desc limit $8
+
+-- name: page_emails_under_way
+-- Pending, processing and doubt, by their own indexes; for a recipient also what has ended, by its index.
+with walk as materialized (
+    (select e.id from notifyq.emails e
+     where coalesce($3, 'pending') = 'pending' and e.status = 'pending' limit $9)
+    union all
+    (select e.id from notifyq.emails e
+     where coalesce($3, 'processing') = 'processing' and e.status = 'processing' limit $9)
+    union all
+    (select e.id from notifyq.emails e
+     where coalesce($3, 'doubt') = 'doubt' and e.status = 'doubt' limit $9)
+    union all
+    (select e.id from notifyq.emails e
+     where $3 is null and e.status = 'held' limit $9)
+    union all
+    (select e.id from notifyq.emails e
+     where $6::text is not null and e.finished_at is not null and e.recipient = $6
+       and e.id < $1 and e.id >= $2
+     order by e.recipient desc, e.id desc limit $9)
+)
+select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
+       e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
+from walk w join notifyq.emails e on e.id = w.id
+where e.id < $1 and e.id >= $2
+  and ($3::text is null or e.status = $3)
+  and ($4::text is null or e.reason = $4)
+  and ($5::text is null or starts_with(e.key, $5))
+  and ($6::text is null or e.recipient = $6)
+  and ($7::text is null or e.tag = $7)
+order by e.id desc limit $8
+
+-- name: page_email_many
+-- Are there so many rows under way that sorting them by id would be slow?
+select case $1
+    when 'pending' then exists (select from notifyq.emails where status = 'pending' offset $2)
+    when 'processing' then exists (select from notifyq.emails where status = 'processing' offset $2)
+    when 'doubt' then exists (select from notifyq.emails where status = 'doubt' offset $2)
+end
+
+-- name: page_task_many
+select case $1
+    when 'pending' then exists (select from notifyq.tasks where status = 'pending' offset $2)
+    when 'processing' then exists (select from notifyq.tasks where status = 'processing' offset $2)
+    else false
+end
+
+-- name: page_emails_key
+select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
+       e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
+from notifyq.emails e
+where e.key = $1
+
+-- name: page_tasks_newest
+-- As page_emails_newest; $6 is the task's name.
+with walk as not materialized (
+    select t.* from notifyq.tasks t where t.id < $1 and t.id >= $2 order by t.id desc limit $8
+), wanted as materialized (
+    select w.id from walk w
+    where ($3::text is null or w.status = $3)
+      and ($4::text is null or w.reason = $4)
+      and ($5::text is null or starts_with(w.key, $5))
+      and ($6::text is null or w.name = $6)
+    order by w.id desc limit $7
+)
+select t.id, t.name, t.key, t.status, t.reason, t.attempts, t.max_attempts, t.run_after, t.created_at,
+       t.finished_at, t.last_error, t.claim_seq
+from wanted w join notifyq.tasks t on t.id = w.id
+order by t.id desc
+
+-- name: page_tasks_reach
+select t.id from notifyq.tasks t where t.id < $1 and t.id >= $2 order by t.id desc offset $3 limit 1
+
+-- name: page_tasks_indexed
+-- Pending, processing and dead, by their own indexes.
+with walk as materialized (
+    (select t.id from notifyq.tasks t where $3 = 'pending' and t.status = 'pending' limit $8)
+    union all
+    (select t.id from notifyq.tasks t where $3 = 'processing' and t.status = 'processing' limit $8)
+    union all
+    (select t.id from notifyq.tasks t
+     where $3 = 'dead' and t.status = 'dead' and t.id < $1 and t.id >= $2 order by t.id desc limit $8)
+)
+select t.id, t.name, t.key, t.status, t.reason, t.attempts, t.max_attempts, t.run_after, t.created_at,
+       t.finished_at, t.last_error, t.claim_seq
+from walk w join notifyq.tasks t on t.id = w.id
+where t.id < $1 and t.id >= $2
+  and ($4::text is null or t.reason = $4)
+  and ($5::text is null or starts_with(t.key, $5))
+  and ($6::text is null or t.name = $6)
+order by t.id desc limit $7
+
+-- ---------------------------------------------------------------- one row
+
+-- name: page_email
+select e.id, e.uid, e.key, e.message::text as message, e.builder, e.stream, e.status, e.reason, e.attempts,
+       e.max_attempts, e.run_after, e.send_before, e.priority, e.on_doubt, e.lease_until, e.leased_at,
+       e.claimed_by, e.claim_seq, e.account, e.doubt_since, e.misses, e.asks, e.ordered, e.resent, e.waits,
+       e.postponed, e.last_error, e.created_at, e.finished_at, e.provider_message_id, e.sent_at,
+       g.state as gate, g.reason as gate_reason, clock_timestamp() as now
+from notifyq.emails e left join notifyq.gates g on g.account = e.account
+where e.id = $1
+
+-- name: page_email_html
+select e.message ->> 'html' as html,
+       case when e.message ->> 'html' like '%cid:%' then (e.message -> 'attachments')::text end as attachments
+from notifyq.emails e
+where e.id = $1
+
+-- name: page_email_attachment
+select a ->> 'name' as name, a ->> 'content' as content
+from notifyq.emails e cross join lateral jsonb_array_element(e.message -> 'attachments', $2) a
+where e.id = $1
+
+-- name: page_task
+select t.id, t.name, t.key, t.args::text as args, t.status, t.reason, t.attempts, t.max_attempts, t.run_after,
+       t.priority, t.lease_until, t.leased_at, t.claimed_by, t.claim_seq, t.last_error, t.created_at,
+       t.finished_at, clock_timestamp() as now
+from notifyq.tasks t
+where t.id = $1
+
+-- name: page_history
+-- The last 500 things that happened to a row, oldest first.
+select h.id, h.at, h.claim_seq, h.event, h.detail, h.actor
+from (
+    select * from notifyq.history h where h.row_id = $1 and h.lane = $2 order by h.id desc limit 500
+) h
+order by h.id
+
+-- ---------------------------------------------------------------- what an operator does
+
+-- name: page_actor
+select set_config('notifyq.actor', $1, true)
+
+-- name: page_retry_emails
+-- Fenced: a row that has moved on since it was shown stays as it is. Locks in the order of the ids.
+select r.id, r.status, r.changed
+from (select * from unnest($1::bigint[], $2::bigint[]) as u (id, claim_seq) order by u.id) u
+cross join lateral notifyq.retry_email(u.id, u.claim_seq) r
+
+-- name: page_cancel_emails
+select r.id, r.status, r.changed
+from (select * from unnest($1::bigint[], $2::bigint[]) as u (id, claim_seq) order by u.id) u
+cross join lateral notifyq.cancel_email(u.id, u.claim_seq) r
+
+-- name: page_retry_tasks
+select r.id, r.status, r.changed
+from (select * from unnest($1::bigint[], $2::bigint[]) as u (id, claim_seq) order by u.id) u
+cross join lateral notifyq.retry_task(u.id, u.claim_seq) r
+
+-- name: page_cancel_tasks
+select r.id, r.status, r.changed
+from (select * from unnest($1::bigint[], $2::bigint[]) as u (id, claim_seq) order by u.id) u
+cross join lateral notifyq.cancel_task(u.id, u.claim_seq) r
+
+-- name: page_resolve_email
+select r.id, r.status, r.changed from notifyq.resolve_email($1, $2, $3) r
+
+-- name: page_copy
+-- The message of $1 under a new key; with $3 to that address alone.
+select n.id, n.created
+from notifyq.emails e
+cross join lateral notifyq.enqueue_email(
+    $2, case when $3::text is null then e.message
+             else (e.message - 'cc' - 'bcc') || jsonb_build_object('to', $3::text::jsonb) end) n
+where e.id = $1 and e.message ? 'to'
+
+-- name: page_note
+select notifyq.note_act('email', $1, e.claim_seq, $2, $3, clock_timestamp()) from notifyq.emails e where e.id = $1
