@@ -1,8 +1,9 @@
 """Fixtures for all tests: our own pytest plugin, on every Postgres that this machine has.
 
 Folders ``sql`` and ``integration`` run on the embedded server and, where there is one, on the system's;
-everything else on the embedded one alone, and so does a module that says ``ONE_SERVER_IS_ENOUGH``. After each test nothing may be left behind: no task, no
-connection to the fake, no session in the test's database.
+everything else on the embedded one alone, and so does a module that says ``ONE_SERVER_IS_ENOUGH``.
+After each test nothing may be left behind: no task, no connection to the fake, no session in the test's
+database.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from outbox import Outbox
 
 from notifyq import embedded
 from notifyq.embedded_binaries import BIN_SETTING, SYSTEM_FOLDER, bin_folders, find_binaries, server_account
@@ -125,6 +127,17 @@ async def fake_postmark(fake_postmark: FakePostmark) -> AsyncIterator[FakePostma
 def _connections(fake: FakePostmark) -> int:
     server = fake._listener._runner.server
     return 0 if server is None else len(server.connections)
+
+
+@pytest.fixture
+async def outbox(
+    notifyq_pool: asyncpg.Pool[asyncpg.Record], fake_postmark: FakePostmark
+) -> AsyncIterator[Outbox]:
+    """A migrated database and a fake, to start workers on; those still running at the end are drained."""
+    outbox = Outbox(notifyq_pool, fake_postmark)
+    yield outbox
+    fake_postmark.release()
+    await outbox.stop()
 
 
 @pytest.fixture(autouse=True)
