@@ -22,13 +22,13 @@ with recursive task_names as (
 )
 select 'task' as lane, n.name,
        (select count(*) from (select from notifyq.tasks t
-                              where t.status = 'pending' and t.name = n.name limit 1000) some) as rows
+                              where t.status = 'pending' and t.name = n.name limit 1000) counted) as rows
 from task_names n
 where n.name is not null and not exists (select from live l where n.name = any (l.tasks))
 union all
 select 'email', n.builder,
        (select count(*) from (select from notifyq.emails e
-                              where e.status = 'pending' and e.builder = n.builder limit 1000) some)
+                              where e.status = 'pending' and e.builder = n.builder limit 1000) counted)
 from builder_names n
 where n.builder is not null and not exists (select from live l where n.builder = any (l.builders))
 order by lane desc, name
