@@ -133,7 +133,7 @@ class Link:
 
 
 def is_lost(conn: Any) -> bool:
-    """True once a pool's connection is closed. One that ended by itself was taken back by the pool and refuses."""
+    """True once a pool's connection is closed. One that ended by itself is back in the pool and refuses."""
     try:
         return bool(conn.is_closed())
     except InterfaceError:

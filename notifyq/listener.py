@@ -31,6 +31,7 @@ CHANNEL: Final = "notifyq"
 PROOF_EVERY: Final = 4.0
 QUIET_PROOF_EVERY: Final = 10.0
 PROOF_LIMIT: Final = 2.0
+FRESH: Final = QUIET_PROOF_EVERY + 2 * PROOF_LIMIT
 DEAF_FOR: Final = 30.0
 CONNECT_LIMIT: Final = 5.0
 POOLER_ADVICE: Final = (
@@ -67,6 +68,8 @@ class Listener:
         self._channel = f"notifyq_{secrets.token_hex(8)}"
         self._proof = anyio.Event()
         self._ended = anyio.Event()
+        self._relied_on = anyio.Event()
+        self._turn = anyio.Lock()
         self._complaints = Complaints()
         self._warned_of_pooler = False
         self._conn: Any = None
@@ -75,8 +78,8 @@ class Listener:
     @property
     def proven(self) -> bool:
         """True while the last proof is fresh."""
-        limit = (QUIET_PROOF_EVERY if self._quiet() else PROOF_EVERY) + 2 * PROOF_LIMIT
-        return self._proven_at is not None and time.monotonic() - self._proven_at < limit
+        fresh = self._proven_at is not None and time.monotonic() - self._proven_at < FRESH
+        return fresh and self._conn is not None
 
     async def run(self) -> None:
         """Keep a connection until cancelled."""
@@ -100,6 +103,8 @@ class Listener:
         """LISTEN to the bell. False: there is no connection that hears."""
         if self._conn is None or not self.proven:
             return False
+        # Proofs may have been rare: the next one is made now.
+        self._relied_on.set()
         return await self._tell(self._conn, self._conn.add_listener)
 
     async def unsubscribe(self) -> None:
@@ -110,7 +115,8 @@ class Listener:
     async def _tell(self, conn: Any, change: Callable[..., Awaitable[None]]) -> bool:
         try:
             with anyio.fail_after(CONNECT_LIMIT):
-                await change(CHANNEL, self._on_notification)
+                async with self._turn:
+                    await change(CHANNEL, self._on_notification)
         except AttributeError:
             # What asyncpg raises where a connection is ended between two of its own steps.
             if not is_lost(conn):
@@ -140,7 +146,9 @@ class Listener:
                 self._conn = conn
                 while await self._prove(conn):
                     self._changed()
-                    await anyio.sleep(QUIET_PROOF_EVERY if self._quiet() else PROOF_EVERY)
+                    self._relied_on = anyio.Event()
+                    with anyio.move_on_after(QUIET_PROOF_EVERY if self._quiet() else PROOF_EVERY):
+                        await self._relied_on.wait()
             else:
                 # Not heard from another connection: its own notifications would prove nothing.
                 self._warn_of_pooler()
@@ -163,7 +171,10 @@ class Listener:
         link = self._prover()
         if link is not None:
             return await self._heard_back(lambda: link.fetch("proof", self._channel))
-        return await self._heard_back(lambda: conn.fetch(query("proof"), self._channel, timeout=PROOF_LIMIT))
+        async with self._turn:
+            return await self._heard_back(
+                lambda: conn.fetch(query("proof"), self._channel, timeout=PROOF_LIMIT)
+            )
 
     async def _heard_back(self, send: Callable[[], Awaitable[object]]) -> bool:
         self._proof = anyio.Event()
