@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Final
 
 from notifyq.admin.live import Pulse
@@ -13,8 +13,6 @@ from notifyq.admin.words import ago, amount, duration
 
 __all__ = ["Ear", "Verdict", "ear_of_the_database", "gate_words", "illness", "judge"]
 
-PROOF_FRESH: Final = timedelta(seconds=15)
-"""A listener proves itself every few seconds; after this long without, it is deaf or gone."""
 LATE: Final = 60.0
 
 
@@ -37,14 +35,11 @@ class Verdict:
 
 
 def ear_of_the_database(row: Row) -> Ear:
-    """What the database knows of listeners, for a page that has no worker beside it.
-
-    A role that may not see the others' statements goes by what the workers wrote last.
-    """
-    proved_at: datetime | None = row["proved_at"]
-    fresh = proved_at is not None and row["now"] - proved_at < PROOF_FRESH
-    believed = bool(row["hidden"]) and row["listening"]
-    return Ear(proven=fresh or believed, workers=max(row["workers"], int(fresh)), proved_at=proved_at)
+    """What the database knows of listeners: a row of ``page_listeners``."""
+    alive = row["sessions"] > 0 or row["hidden"]
+    proven = row["seated"] or (alive and row["heard_at"] is not None)
+    workers = row["workers"] if alive else 0
+    return Ear(proven=proven, workers=max(workers, int(row["seated"])), proved_at=row["heard_at"])
 
 
 def judge(pulse: Pulse, ear: Ear) -> Verdict:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Awaitable, Callable
+from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
@@ -26,6 +28,18 @@ __all__ = ["actor", "checked_form", "guard", "log_in", "log_out", "secure", "sho
 
 log = logging.getLogger("notifyq.admin")
 
+
+@dataclass(slots=True)
+class Visit:
+    """What is known of the request under way: its session, a new one for its cookie, and who it is."""
+
+    session: Session | None = None
+    new: Session | None = None
+    actor: str | None = None
+
+
+VISIT: Final[ContextVar[Visit]] = ContextVar("notifyq_admin_visit")
+
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 OPEN: Final = frozenset(("healthz", "static"))
@@ -37,6 +51,7 @@ MAX_TRAIL: Final = 500
 @web.middleware
 async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Who asks, from where, and may they? What goes wrong ends as a page, too."""
+    VISIT.set(Visit())
     try:
         return await _admitted(request, handler)
     except web.HTTPException as answer:
@@ -69,7 +84,8 @@ async def secure(_request: web.Request, response: web.StreamResponse) -> None:
 def shown(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
     """Render a page for whoever asked."""
     state = request.app[STATE]
-    session: Session | None = request.get("session")
+    visit = VISIT.get()
+    session = visit.session
     return page(
         request,
         state.templates,
@@ -77,22 +93,26 @@ def shown(request: web.Request, template: str, *, status: int = 200, **values: A
         status=status,
         token=lambda scope: state.sessions.token(session, scope) if session else "",
         may_leave=session is not None and session.inside,
-        admitted=request.get("actor") is not None,
+        admitted=visit.actor is not None,
         **values,
     )
 
 
-def actor(request: web.Request) -> str:
-    """Who acts, for the history."""
-    name: str = request["actor"]
+def actor() -> str:
+    """Who acts, for the history. Raises HTTPForbidden for nobody."""
+    name = VISIT.get().actor
+    if name is None:
+        raise web.HTTPForbidden
     return name
 
 
 async def checked_form(request: web.Request, scope: Callable[[Any], str]) -> Any:
     """The form of a POST, if it carries the token for its *scope*. Raises HTTPForbidden if not."""
     form = await request.post()
-    session: Session = request["session"]
+    session = VISIT.get().session
     token = form.get("token")
+    if session is None:
+        raise web.HTTPForbidden
     known = request.app[STATE].sessions.token(session, scope(form))
     if not isinstance(token, str) or not same_secret(token, known):
         raise web.HTTPForbidden
@@ -114,14 +134,16 @@ async def log_in(request: web.Request) -> web.StreamResponse:
         return shown(
             request, "login.html", status=401, trail=_trail(form), wrong="That is not the password.", wait=0
         )
-    request["new_session"] = state.sessions.start(inside=True)
+    VISIT.get().new = state.sessions.start(inside=True)
     raise web.HTTPSeeOther(root(request) + _trail(form))
 
 
 async def log_out(request: web.Request) -> web.StreamResponse:
     """End the session, on the server too."""
     await checked_form(request, lambda _form: "logout")
-    request.app[STATE].sessions.end(request["session"])
+    session = VISIT.get().session
+    if session is not None:
+        request.app[STATE].sessions.end(session)
     raise web.HTTPSeeOther(root(request))
 
 
@@ -140,9 +162,10 @@ async def _admitted(request: web.Request, handler: Handler) -> web.StreamRespons
     if known is None and request.method == "GET" and request.headers.get("Sec-Fetch-Site") == "cross-site":
         # A link from elsewhere comes without our strict cookie. Asked again by our own page it comes along.
         return shown(request, "again.html")
-    request["session"] = known or state.sessions.start(inside=False)
+    visit = VISIT.get()
+    visit.session = known or state.sessions.start(inside=False)
     if known is None:
-        request["new_session"] = request["session"]
+        visit.new = visit.session
     return await _with_cookie(request, await _or_redirect(request, state, handler, name))
 
 
@@ -150,8 +173,8 @@ async def _or_redirect(request: web.Request, state: State, handler: Handler, nam
     """The view's answer; a redirect is an answer like any other, and an error is shown to who was let in."""
     try:
         if name not in LOGIN:
-            request["actor"] = await _who(request, state)
-            if request["actor"] is None:
+            VISIT.get().actor = await _who(request, state)
+            if VISIT.get().actor is None:
                 return _turned_away(request, state)
         return await handler(request)
     except web.HTTPRedirection as redirect:
@@ -167,7 +190,8 @@ async def _who(request: web.Request, state: State) -> str | None:
         return said if isinstance(said, str) and said else ("page" if said is True else None)
     if state.local:
         return "page"
-    if request["session"].inside or _bearer(request, state):
+    session = VISIT.get().session
+    if (session is not None and session.inside) or _bearer(request, state):
         return "page"
     return None
 
@@ -206,7 +230,7 @@ def _trail(form: Any) -> str:
 
 
 async def _with_cookie(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    new: Session | None = request.get("new_session")
+    new = VISIT.get().new
     if new is not None and not response.prepared:
         response.set_cookie(
             COOKIE,

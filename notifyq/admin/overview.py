@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
@@ -17,7 +18,6 @@ from notifyq.admin.safety import PAGE_HEADERS
 from notifyq.admin.state import STATE, State
 from notifyq.admin.words import COUNTED_TO
 from notifyq.db import DATABASE_FAULTS
-from notifyq.sqlfiles import query
 
 __all__ = ["badge", "badge_json", "healthz", "live", "overview"]
 
@@ -111,12 +111,13 @@ async def _pass_on(response: web.StreamResponse, changes: asyncio.Queue[Any]) ->
 
 
 async def _ear(state: State) -> Ear:
-    """The listener of the worker beside us, else what the database knows."""
-    if state.worker is not None:
-        return Ear(proven=state.worker.listening, workers=1)
-    row = await state.reads.row("page_listeners", query("proof"))
+    """What the database knows, and the worker beside us: of a fleet, one listens for all."""
+    row = await state.reads.row("page_listeners")
     assert row is not None  # noqa: S101 (an aggregate has one row)
-    return ear_of_the_database(row)
+    ear = ear_of_the_database(row)
+    if state.worker is None:
+        return ear
+    return replace(ear, proven=ear.proven or state.worker.listening, workers=max(ear.workers, 1))
 
 
 async def _charts_soon(state: State, now: Any) -> None:

@@ -5,9 +5,10 @@ Each event of ``notifyq.history`` has one sentence; the row itself gives the beg
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
 from typing import Any, Final
 
 from notifyq.admin.words import ago, clock, duration
@@ -17,7 +18,10 @@ __all__ = ["Step", "Story", "tell_email", "tell_task"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One thing that happened. *tone*: start, good, wait, doubt, bad, person."""
+    """One thing that happened, or the same thing *times* in a row from *first* on.
+
+    *tone*: start, good, wait, doubt, bad, person.
+    """
 
     at: datetime
     tone: str
@@ -26,6 +30,8 @@ class Step:
     actor: str = ""
     after: str = ""
     claim: int | None = None
+    times: int = 1
+    first: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,7 +160,18 @@ def _steps(
                 claim=happened["claim_seq"] or None,
             )
         )
-    return tuple(steps)
+    return tuple(_folded(steps))
+
+
+def _folded(steps: Iterable[Step]) -> Iterator[Step]:
+    """Three or more of the same in a row are one step: ten refusals are read as one."""
+    for _, same in groupby(steps, key=lambda step: (step.title, step.detail, step.actor)):
+        run = list(same)
+        if len(run) < 3:
+            yield from run
+        else:
+            span = f"over {duration((run[-1].at - run[0].at).total_seconds())}"
+            yield replace(run[-1], times=len(run), first=run[0].at, after=span)
 
 
 def _after(at: datetime, before: datetime) -> str:

@@ -68,15 +68,20 @@ order by (g.state <> 'open') desc, g.account
 limit 20
 
 -- name: page_listeners
--- Workers that were seen within the last 150 s (they write once a minute), and when one of them last proved
--- that its bell is heard ($1 is the statement of that proof). hidden: this role may not see who is connected.
-select (select count(*) from notifyq.workers w where w.seen_at > clock_timestamp() - interval '150 seconds')
-           as workers,
-       exists (select from notifyq.workers w
-               where w.seen_at > clock_timestamp() - interval '150 seconds' and w.listening) as listening,
-       max(a.query_start) filter (where a.query = $1) as proved_at,
-       bool_or(a.query = '<insufficient privilege>') as hidden,
-       clock_timestamp() as now
+-- Who works and who hears. seated: a live session holds the bell's seat (its holder listens and proves
+-- itself; notifyq.ring). Workers write their line once a minute; one that was killed leaves its line, but
+-- none of its sessions. hidden: this role may not see who is connected, so the lines are believed.
+select
+    exists (select from pg_locks l
+            where l.locktype = 'advisory' and l.classid = 1852798834 and l.objid = 2 and l.granted
+              and l.database = (select d.oid from pg_database d where d.datname = current_database())
+    ) as seated,
+    (select count(*) from notifyq.workers w where w.seen_at > clock_timestamp() - interval '150 seconds')
+        as workers,
+    (select max(w.seen_at) from notifyq.workers w
+     where w.listening and w.seen_at > clock_timestamp() - interval '150 seconds') as heard_at,
+    count(*) filter (where a.application_name like 'notifyq worker%') as sessions,
+    coalesce(bool_or(a.query = '<insufficient privilege>'), false) as hidden
 from pg_stat_activity a
 where a.datname = current_database() and a.pid <> pg_backend_pid()
 
