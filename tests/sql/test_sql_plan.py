@@ -1,0 +1,89 @@
+"""The claim stays an index range however much lies beside what is due."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+ONE_SERVER_IS_ENOUGH = True
+
+FUNCTIONS = Path(__file__).parents[2] / "sql" / "functions" / "emails.sql"
+FINISHED = 1_000_000
+FUTURE = 100_000
+SETTINGS: dict[str, list[str]] = {
+    "defaults": [],
+    "random pages are dear": ["random_page_cost = 10"],
+    "sequential pages are free": ["seq_page_cost = 0"],
+    "no bitmaps": ["enable_bitmapscan = off"],
+    "no index-only scans": ["enable_indexonlyscan = off"],
+    "no sorting": ["enable_sort = off", "enable_incremental_sort = off"],
+}
+FILL = """
+insert into notifyq.emails
+    (key, message, status, run_after, attempts, provider_message_id, sent_at, finished_at, created_at)
+select 'done ' || n, null, 'sent', now(), 1, 'm', now(), now(), now() from generate_series(1, $1::int) n
+"""
+AHEAD = """
+insert into notifyq.emails (key, message, run_after)
+select 'ahead ' || n, '{}', now() + interval '1 day' from generate_series(1, $1::int) n
+"""
+
+
+def candidates() -> str:
+    """The claim's own query for due emails, with its variables made parameters."""
+    text = FUNCTIONS.read_text()
+    begin = text.index("select b.id, b.send_before")
+    body = text[begin : text.index(") due;", begin)]
+    body = re.sub(r"limit v_\w+", "limit $4", body)
+    for n, name in enumerate(("p_builders", "v_priority", "v_now"), 1):
+        body = body.replace(name, f"${n}")
+    return body
+
+
+async def explained(conn: asyncpg.Connection, query: str) -> str:
+    """Its generic plan and what it cost, as PL/pgSQL comes to run it."""
+    await conn.execute("set local plan_cache_mode = force_generic_plan")
+    await conn.execute(f"prepare due (text[], int, timestamptz, int) as {query}")
+    rows = await conn.fetch("explain (analyze, buffers) execute due (array[''], 0, now(), 20)")
+    await conn.execute("deallocate due")
+    return "\n".join(row[0] for row in rows)
+
+
+@pytest.mark.timeout(240)
+async def test_the_claim_reads_only_what_is_due(notifyq_dsn: str) -> None:
+    """A million finished rows, a hundred thousand for tomorrow, stale statistics, hostile settings."""
+    conn = await asyncpg.connect(notifyq_dsn)
+    try:
+        async with conn.transaction():
+            await check_plans(conn)
+    finally:
+        await conn.close()
+
+
+async def check_plans(conn: asyncpg.Connection) -> None:
+    """Fill the table and look at the plan under each of `SETTINGS`."""
+    await conn.execute("select set_config('notifyq.bell', 'off', true)")
+    await conn.execute("analyze notifyq.emails")  # of an empty table: they will be as stale as can be
+    await conn.execute(FILL, FINISHED, timeout=200)
+    await conn.execute(AHEAD, FUTURE, timeout=100)
+    await conn.execute(
+        "insert into notifyq.emails (key, message) select 'due ' || n, '{}' from generate_series(1, 5) n"
+    )
+    bad: list[str] = []
+    for statistics in ("stale", "fresh"):
+        for name, settings in SETTINGS.items():
+            savepoint = conn.transaction()
+            await savepoint.start()
+            for setting in settings:
+                await conn.execute(f"set local {setting}")
+            plan = await explained(conn, candidates())
+            await savepoint.rollback()
+            touched = sum(int(n) for n in re.findall(r"shared hit=(\d+)", plan.split("Planning")[0])[:1])
+
+            if "emails_pending" not in plan or "Seq Scan" in plan or touched >= 200:
+                bad.append(f"{statistics}, {name}:\n{plan}")
+        await conn.execute("analyze notifyq.emails", timeout=100)
+    assert bad == [], "\n".join(bad)
