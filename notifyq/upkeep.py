@@ -66,7 +66,8 @@ class LeaseWatch:
 class Upkeep:
     """Runs beside the lanes until it is cancelled. `look` makes it watch other processes' leases now.
 
-    *serves* holds the names of the tasks and of the builders that this worker knows.
+    *serves* holds the names of the tasks and of the builders that this worker knows; *under_way* answers
+    the ids that a lane works on now.
     """
 
     def __init__(
@@ -79,6 +80,7 @@ class Upkeep:
         gate: Callable[[], str],
         listening: Callable[[], bool],
         serves: tuple[list[str], list[str]],
+        under_way: Callable[[str], list[int]],
     ) -> None:
         self._worker = worker
         self._provider = provider
@@ -87,13 +89,14 @@ class Upkeep:
         self._gate = gate
         self._listening = listening
         self._serves = serves
+        self._under_way = under_way
         self._watch = LeaseWatch()
         self._others = anyio.Event()
         self._complaints = Complaints()
         self._server_known = False
 
     def look(self) -> None:
-        """Other processes hold leases: watch them."""
+        """There are leases that nobody here works under: watch them."""
         self._others.set()
 
     async def run(self) -> None:
@@ -112,7 +115,9 @@ class Upkeep:
             await anyio.sleep(pause or 1.0)
 
     async def _one_look(self) -> float:
-        rows = await self._link.fetch("running_leases", self._worker)
+        rows = await self._link.fetch(
+            "running_leases", self._worker, self._under_way("emails"), self._under_way("tasks")
+        )
         leases = {
             Lease(row["lane"], row["id"], row["claim_seq"], row["lease_until"]): row["length"] for row in rows
         }
@@ -173,6 +178,7 @@ class Upkeep:
             await anyio.sleep(SWEEP_EVERY)
 
     async def _one_sweep(self) -> None:
+        self.look()
         retention = self._settings.retention
         rows = await self._link.fetch(
             "sweep_emails",

@@ -137,6 +137,7 @@ class Worker:
             gate=lambda: emails.gate,
             listening=lambda: self.listening,
             serves=(sorted(self._tasks), sorted(self._builders)),
+            under_way=lambda name: [id for lane in self._lanes if lane.name == name for id in lane.under_way],
         )
         self._lanes = [self._lane("emails", emails, upkeep)]
         async with anyio.create_task_group() as services:

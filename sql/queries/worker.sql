@@ -35,15 +35,17 @@ select * from notifyq.email_leases_ended($1, $2, $3)
 select * from notifyq.release_lost_emails($1, $2)
 
 -- name: running_leases
--- Leases that other processes hold: watched until they change or are seen unchanged for their length.
+-- Leases that nobody here works under ($2, $3: the emails and tasks under way here): those of other
+-- processes, and those of a claim of our own that reached the server after we gave it up. Watched until
+-- they change or are seen unchanged for their length.
 (select 'email' as lane, id, claim_seq, lease_until, extract(epoch from lease_until - leased_at)::double precision as length
  from notifyq.emails
- where status = 'processing' and claimed_by <> $1
+ where status = 'processing' and (claimed_by <> $1 or id <> all ($2::bigint[]))
  limit 5000)
 union all
 (select 'task', id, claim_seq, lease_until, extract(epoch from lease_until - leased_at)::double precision
  from notifyq.tasks
- where status = 'processing' and claimed_by <> $1
+ where status = 'processing' and (claimed_by <> $1 or id <> all ($3::bigint[]))
  limit 5000)
 
 -- name: sweep_emails
