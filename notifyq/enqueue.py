@@ -25,7 +25,10 @@ __all__ = ["Enqueued", "enqueue", "enqueue_many"]
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The row's *id*, and whether this call made it. ``created=False``: the key was there already."""
+    """The row's *id*, and whether this call made it. ``created=False``: the key was there already.
+
+    Example: ``Enqueued(id=7, created=True)``
+    """
 
     id: int
     created: bool
