@@ -538,7 +538,8 @@ begin
             select v_now, 'email', r.id, r.claim_seq, r.event, left(r.error, 1000) from recorded r
         )
         select r.id from recorded r;
-    perform notifyq.ring() where exists (select from unnest(p_delays) d (delay) where d.delay <= 0);
+    -- Every worker looks at least each 30 s; what is due sooner has to be told.
+    perform notifyq.ring() where exists (select from unnest(p_delays) d (delay) where d.delay < 30);
 end $$;
 
 -- It may have been accepted. p_fresh: the doubt begins now (a POST just ended), and settle runs from
@@ -571,6 +572,8 @@ begin
             select v_now, 'email', r.id, r.claim_seq, r.event, left(r.error, 1000) from recorded r
         )
         select r.id from recorded r;
+    -- Every worker looks at least each 30 s; what is due sooner has to be told.
+    perform notifyq.ring() where exists (select from unnest(p_delays) d (delay) where d.delay < 30);
 end $$;
 
 -- A person decides. The evidence stays in the row and in the history.

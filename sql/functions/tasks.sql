@@ -315,7 +315,8 @@ begin
             select v_now, 'task', r.id, r.claim_seq, r.event, left(r.error, 1000) from recorded r
         )
         select r.id from recorded r;
-    perform notifyq.ring() where exists (select from unnest(p_delays) d (delay) where d.delay <= 0);
+    -- Every worker looks at least each 30 s; what is due sooner has to be told.
+    perform notifyq.ring() where exists (select from unnest(p_delays) d (delay) where d.delay < 30);
 end $$;
 
 -- ---------------------------------------------------------------- leases
