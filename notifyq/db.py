@@ -67,7 +67,7 @@ class Link:
         self._purpose = purpose
         self._timeout = timeout
         self._held: Any = None
-        self._turn = anyio.Lock()
+        self._turn = anyio.Lock(fast_acquire=True)
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
         """Run the named *query*. Raises one of `DATABASE_FAULTS`; the next call then starts afresh."""

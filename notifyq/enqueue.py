@@ -6,11 +6,12 @@ not an error: nothing is sent twice and the transaction goes on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, overload
+
+import msgspec
 
 from notifyq import message_rules as rules
 from notifyq.builders import DeferredEmail
@@ -143,4 +144,4 @@ def _email_row(email: Email) -> tuple[Any, ...]:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return msgspec.json.encode(value).decode()

@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import io
-import json
 import logging
 import os
 import time
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import aiohttp
+import msgspec
 from yarl import URL
 
 from notifyq.errors import InvalidSettings, MissingSender
@@ -62,7 +62,6 @@ _KINDS: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (OSError, "reset"),
 )
 
-_ENCODER: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))
 _log = logging.getLogger("notifyq.postmark")
 
 
@@ -178,7 +177,7 @@ class Postmark:
         try:
             with taken_by(look):
                 async with asyncio.timeout(budget):
-                    await self._post(_json(payload), look)
+                    await self._post(msgspec.json.encode(payload), look)
         except Exception as error:  # the edge: whatever a network does is an outcome
             return _failed(look, error, recipients)
         finally:
@@ -288,10 +287,6 @@ class Postmark:
 
     def _environment(self) -> Mapping[str, str]:
         return os.environ if self._env is None else self._env
-
-
-def _json(payload: dict[str, Any]) -> bytes:
-    return _ENCODER.encode(payload).encode()
 
 
 def _answered(look: LastLook, recipients: int) -> Outcome:

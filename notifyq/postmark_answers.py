@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, TypeAlias
 
+import msgspec
+
 from notifyq.cleaning import clean
 from notifyq.provider import (
     Accepted,
@@ -158,6 +160,11 @@ def message_id(value: object) -> str | None:
 def parse_json(body: bytes) -> Any:
     """Read JSON that a stranger wrote: None for what is none."""
     try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        pass
+    try:
+        # More lenient (a lone surrogate): no reason to doubt an answer that can be read.
         return json.loads(body)
     except (ValueError, RecursionError):
         return None

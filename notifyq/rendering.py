@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 import traceback
 from collections.abc import Mapping
 from typing import Any
 
 import anyio
+import msgspec
 
 from notifyq.builders import Builder, Unrenderable
 from notifyq.cancellation import being_cancelled
@@ -48,7 +48,7 @@ class Renderer:
 
     async def render(self, claim: Claim, message: str) -> Email:
         """Raises `InvalidEmail` or `Unrenderable` for what can never be sent, `BuilderFailed` for a bug."""
-        stored = json.loads(message)
+        stored = msgspec.json.decode(message)
         if "builder" not in stored:
             return Email.from_message(claim.key, stored)
         builder = self._builders[stored["builder"]]
