@@ -161,7 +161,7 @@ def parse_json(body: bytes) -> Any:
     """Read JSON that a stranger wrote: None for what is none."""
     try:
         return msgspec.json.decode(body)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         pass
     try:
         # More lenient (a lone surrogate): no reason to doubt an answer that can be read.
