@@ -31,7 +31,7 @@ class TaskJob:
     """One claimed call on its way. *renewed_at*: the steady clock before its lease was last asked for.
 
     *lost*: another worker may have it, nothing is ours to write. *lapsed*: the database was away for a
-    whole lease. *over*: the run has ended and its end is being written.
+    whole lease. *over*: the run has ended and its end is being written. *again*: it will run once more.
     """
 
     claim: TaskClaim
@@ -44,6 +44,7 @@ class TaskJob:
     lost: bool = False
     lapsed: bool = False
     over: bool = False
+    again: bool = False
     told_overdue: bool = False
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool, seconds
 from notifyq.lane import Batch, Room
 from notifyq.recorder import Recorder
 from notifyq.settings import WorkerSettings
-from notifyq.task_lifecycle import Ending, NotStarted, RetryPolicy, Stopped, TaskClaim, after_run
+from notifyq.task_lifecycle import Ending, NotStarted, RetryPolicy, Stopped, TaskClaim, TaskPending, after_run
 from notifyq.task_run import TaskJob, run_call, runs_in_thread
 from notifyq.tasks import Task
 
@@ -30,7 +30,7 @@ LAPSED: Final = Stopped("the database did not answer for a whole lease while thi
 
 
 class TaskWork:
-    """See `notifyq.lane.Work`. *freed* wakes the lane when a call of a limited task has ended."""
+    """See `notifyq.lane.Work`. *freed* wakes the lane when an ended call leaves something to claim."""
 
     def __init__(
         self,
@@ -113,9 +113,9 @@ class TaskWork:
         return self._recorder.hand_over(decision)
 
     def ended(self, job: TaskJob) -> None:
-        """Its slot is free, and a limited task has room again."""
+        """Its slot is free. A limited task has room again, and a call that waits again is due sometime."""
         del self._jobs[job.claim.id]
-        if job.task.limit is not None:
+        if job.task.limit is not None or job.again:
             self._freed()
 
     async def keep_leases(self) -> None:
@@ -192,6 +192,7 @@ class TaskWork:
             return None
         policy = RetryPolicy(base=job.task.backoff, cap=job.task.backoff_cap)
         transition = after_run(job.claim, ending, policy, attempt.roll())
+        job.again = isinstance(transition, TaskPending)
         return Decision(claim=job.claim, transition=transition)
 
     def _job(self, row: Any, claimed_at: float) -> TaskJob:

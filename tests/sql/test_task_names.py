@@ -13,10 +13,8 @@ VERB = re.compile(r"^create or replace function notifyq\.(\w+)\(", re.M)
 
 def verbs(file: str, word: str) -> list[str]:
     """The functions of *file*, in order, with the lane's own word made equal."""
-    found = []
-    for name in VERB.findall((sql_root() / "functions" / file).read_text("utf-8")):
-        found.append(name.replace(word, "row"))
-    return found
+    text = (sql_root() / "functions" / file).read_text("utf-8")
+    return [name.replace(word, "row") for name in VERB.findall(text)]
 
 
 def test_emails_and_tasks_have_their_shared_verbs_in_the_same_order() -> None:
