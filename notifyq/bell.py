@@ -213,7 +213,8 @@ class Bell:
 
     async def _until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self._stirred = anyio.Event()
+            if self._stirred.is_set():  # one event for all who wait: a new one would forget the others
+                self._stirred = anyio.Event()
             await self._stirred.wait()
 
     def _room(self) -> bool:
