@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,6 +70,10 @@ def _python(peer: str) -> str:
     return str(ENVIRONMENT / peer / "bin" / "python")
 
 
+NODE = str(ENVIRONMENT / "node" / "node_modules" / ".bin" / "node")
+"""A newer one than most machines have; it comes from the same registry as the peers."""
+
+
 PEERS = (
     Contestant(
         name="procrastinate",
@@ -81,8 +84,8 @@ PEERS = (
     Contestant(name="pgqueuer", program="peer_pgqueuer.py", interpreter=_python("pgqueuer"), per_second=3000),
     Contestant(name="oban", program="peer_oban.py", interpreter=_python("oban"), per_second=1000),
     Contestant(name="chancy", program="peer_chancy.py", interpreter=_python("chancy"), per_second=1800),
-    Contestant(name="graphile-worker", program="peer_graphile.mjs", interpreter="node", per_second=8000),
-    Contestant(name="pg-boss", program="peer_pgboss.mjs", interpreter="node", per_second=7000),
+    Contestant(name="graphile-worker", program="peer_graphile.mjs", interpreter=NODE, per_second=8000),
+    Contestant(name="pg-boss", program="peer_pgboss.mjs", interpreter=NODE, per_second=7000),
 )
 
 
@@ -92,8 +95,7 @@ def installed_peers() -> list[Contestant]:
 
 
 def _is_installed(peer: Contestant) -> bool:
-    if peer.interpreter == "node":
-        return (
-            shutil.which("node") is not None and (ENVIRONMENT / "node" / "node_modules" / peer.name).is_dir()
-        )
-    return Path(peer.interpreter).exists()
+    there = Path(peer.interpreter).exists()
+    if peer.interpreter == NODE:
+        return there and (ENVIRONMENT / "node" / "node_modules" / peer.name).is_dir()
+    return there
