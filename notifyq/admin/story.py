@@ -56,6 +56,7 @@ _EMAIL_EVENTS: Final[dict[str, tuple[str, str]]] = {
     "expired": ("bad", "Too late: its time to be sent had passed"),
     "unrenderable": ("bad", "It cannot be made into an email that could be sent"),
     "deferred": ("wait", "Not sent, for certain; it is tried again later"),
+    "builder failed": ("bad", "Not sent: its builder failed; it is tried again later"),
     "throttled": ("wait", "Not sent: the provider asked us to slow down. It does not count as an attempt"),
     "blocked": ("wait", "Not sent: the provider refuses the whole account. It does not count as an attempt"),
     "misconfigured": ("wait", "Not sent: its sender or its stream is not set up with the provider"),

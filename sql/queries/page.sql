@@ -294,7 +294,7 @@ where e.id = $1
 -- name: page_email_attachment
 select a ->> 'name' as name, a ->> 'content' as content
 from notifyq.emails e cross join lateral jsonb_array_element(e.message -> 'attachments', $2) a
-where e.id = $1
+where e.id = $1 and jsonb_typeof(a) = 'object'
 
 -- name: page_task
 select t.id, t.name, t.key, t.args::text as args, t.status, t.reason, t.attempts, t.max_attempts, t.run_after,

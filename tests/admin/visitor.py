@@ -58,8 +58,8 @@ class Rows:
         made = Email(key=key, **{**MESSAGE, **parts})
         async with self.pool.acquire() as conn, conn.transaction():
             id = (await enqueue(conn, made)).id
-            changes = STATES[status] + (f", {also}" if also else "")
-            await conn.execute(f"update notifyq.emails set {changes} where id = $1", id)
+            for changes in filter(None, (STATES[status], also)):
+                await conn.execute(f"update notifyq.emails set {changes} where id = $1", id)
         return id
 
     async def raw(self, key: str, message: dict[str, Any]) -> int:
@@ -140,8 +140,8 @@ class Answer:
 
     @property
     def forms(self) -> list[Form]:
-        """The forms of the page."""
-        return self._parsed().forms
+        """The forms of the page that go somewhere."""
+        return [form for form in self._parsed().forms if form.action]
 
     @property
     def links(self) -> list[str]:
@@ -198,11 +198,21 @@ class Page:
         self.url = url
         self.requests: list[str] = []
         self.errors: list[str] = []
+        self.dialogs: list[str] = []
         page.on("request", lambda request: self.requests.append(request.url))
+        page.on("dialog", lambda dialog: self.dialogs.append(dialog.message))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.page, name)
+
+    def url_of(self, path: str) -> str:
+        """One of our addresses."""
+        return self.url + path
+
+    def left(self) -> list[str]:
+        """Requests that went to others than us."""
+        return [url for url in self.requests if not url.startswith(self.url)]
 
     async def open(self, path: str = "") -> None:
         """Open one of our addresses, and wait until live updates run."""
