@@ -12,6 +12,7 @@ from notifyq.postmark import Postmark
 from notifyq.provider import Provider
 from notifyq.settings import WorkerSettings
 from notifyq.sqlfiles import query
+from notifyq.tasks import registered
 from notifyq.testing.fake import FakePostmark
 from notifyq.worker import Worker
 
@@ -31,7 +32,7 @@ async def drain(
     limit: float = 10.0,
     settings: WorkerSettings = SETTINGS,
 ) -> None:
-    """Run a worker until every email that is due has ended, doubts included; then stop it.
+    """Run a worker until every email and call that is due has ended, doubts included; then stop it.
 
     What is due later stays pending (a ``run_after``, the minutes before a 503 is tried again). With a
     `FakePostmark` the environment counts as it does in production (``EMAIL_FROM``, ``EMAIL_SHUNT``).
@@ -61,9 +62,11 @@ async def _wait_until_ended(pool: Pool, limit: float) -> None:
     left: list[Any] = []
     pause, longest = LOOK_AGAIN
     with anyio.move_on_after(limit):
-        while left := await pool.fetch(query("unfinished_emails")):
+        while left := await pool.fetch(query("unfinished"), sorted(registered)):
             await anyio.sleep(pause)
             pause = min(2 * pause, longest)
         return
-    named = ", ".join(f"email {row['id']} is {row['status']}" for row in left) or "the database is silent"
+    named = (
+        ", ".join(f"{row['lane']} {row['id']} is {row['status']}" for row in left) or "the database is silent"
+    )
     raise TimeoutError(f"after {limit:g} s not everything due has ended: {named}")

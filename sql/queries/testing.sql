@@ -12,11 +12,16 @@ select format('create database %I', $1::text)
 -- name: drop_database_statement
 select format('drop database if exists %I with (force)', $1::text)
 
--- name: unfinished_emails
--- Due, under way or in doubt, in one snapshot.
-select id, status
+-- name: unfinished
+-- Due, under way or in doubt, in one snapshot. Calls of tasks that the test does not declare stay.
+select 'email' as lane, id, status
 from notifyq.emails
 where status in ('processing', 'doubt')
    or status = 'pending' and run_after <= clock_timestamp()
-order by id
+union all
+select 'task', id, status
+from notifyq.tasks
+where name = any ($1)
+  and (status = 'processing' or status = 'pending' and run_after <= clock_timestamp())
+order by lane, id
 limit 20
