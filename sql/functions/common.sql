@@ -95,16 +95,16 @@ begin
         using errcode = '22023', column = p_field, schema = 'notifyq';
 end $$;
 
--- Take a chore that is due; answers whether it is ours. However many workers ask, one gets it.
+-- Take a chore that is due; answers whether it is ours. However many workers ask, one gets it. The
+-- first time is one period after the first worker: there is nothing to look back at yet.
 create or replace function notifyq.take_chore(
     p_name text, p_every interval, p_now timestamptz default null
 ) returns boolean language plpgsql as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
-    insert into notifyq.chores (name, last_at) values (p_name, v_now)
-    on conflict (name) do update set last_at = v_now
-        where notifyq.chores.last_at <= v_now - p_every;
+    insert into notifyq.chores (name, last_at) values (p_name, v_now) on conflict do nothing;
+    update notifyq.chores c set last_at = v_now where c.name = p_name and c.last_at <= v_now - p_every;
     return found;
 end $$;
 
