@@ -349,3 +349,25 @@ async def test_the_right_to_probe_lasts_for_the_probers_own_lease(db: Outbox) ->
     await db.call("gate_probing", account=ACCOUNT, lease=timedelta(seconds=77))
 
     assert await until(db) == 77
+
+
+async def test_more_refusals_do_not_put_off_the_next_look(db: Outbox) -> None:
+    """Every email that was under way says the same; the look is still due thirty seconds after the first."""
+    await db.value("gate_blocked", account=ACCOUNT, reason="401")
+    db.later(29)
+    await db.value("gate_blocked", account=ACCOUNT, reason="401 again")
+
+    assert await until(db) == 1
+    assert (await db.gate())["reason"] == "401"
+
+
+async def test_what_was_put_off_past_its_send_before_does_not_try_early(db: Outbox) -> None:
+    """A probe is a real email: it must still be worth sending."""
+    row_id = await db.put(send_before=db.at(60))
+    await db.claim()
+    await db.pending(row_id, 1, 7200, postponed=True)
+    await failed(db, 10)
+    db.later(60)
+
+    assert await db.claimed(5) == []
+    assert (await db.gate())["probes"] == 0
