@@ -16,11 +16,12 @@ from notifyq.asking import Asker
 from notifyq.attempt import Decision, LastLook, steady_clock
 from notifyq.builders import Unrenderable
 from notifyq.cleaning import clean
+from notifyq.clock_watch import ClockWatch
 from notifyq.db import Link, seconds
 from notifyq.errors import InvalidEmail
 from notifyq.lane import Batch, Room
 from notifyq.lifecycle import Claim, after_ask, builder_failed, unrenderable
-from notifyq.provider import Deferred, Inconclusive, Provider
+from notifyq.provider import Deferred, Inconclusive, Missing, Provider
 from notifyq.recorder import Recorder
 from notifyq.rendering import BuilderFailed, Renderer
 from notifyq.settings import WorkerSettings
@@ -28,6 +29,9 @@ from notifyq.settings import WorkerSettings
 __all__ = ["EmailJob", "EmailWork"]
 
 log = logging.getLogger("notifyq")
+
+SLOW_ANSWER = 1.0
+"""A claim that took longer than this says too little about the clocks, in seconds."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -68,8 +72,9 @@ class EmailWork:
         self._draining = draining
         self._builders = ["", *renderer.names]
         self._lease = seconds(settings.lease)
-        self._jobs: dict[int, EmailJob] = {}
+        self._jobs: set[EmailJob] = set()
         self._asking = 0
+        self._clocks = ClockWatch(distrust=1.5 * settings.settle)
         self.gate = "open"
         self.gate_failures = 0
 
@@ -93,8 +98,9 @@ class EmailWork:
         )
         head = rows[0]
         self._note_gate(head["gate"], head["gate_failures"])
+        self._note_clock(head["clock"], claimed_at)
         jobs = [self._job(row, claimed_at) for row in rows if row["id"] is not None]
-        self._jobs.update((job.claim.id, job) for job in jobs)
+        self._jobs.update(jobs)
         self._asking += sum(job.claim.asking for job in jobs)
         return Batch(
             jobs=jobs,
@@ -105,7 +111,9 @@ class EmailWork:
 
     async def release_lost(self) -> None:
         """Give back the rows of a claim whose answer was lost: nothing was sent under it."""
-        released = await self._link.fetch("release_lost_emails", self._worker, list(self._jobs))
+        released = await self._link.fetch(
+            "release_lost_emails", self._worker, [job.claim.id for job in self._jobs]
+        )
         if released:
             log.info("%d emails claimed by a lost statement were given back", len(released))
 
@@ -161,7 +169,7 @@ class EmailWork:
 
     def ended(self, job: EmailJob) -> None:
         """Its slot is free."""
-        del self._jobs[job.claim.id]
+        self._jobs.remove(job)
         self._asking -= job.claim.asking
 
     async def _ask(self, job: EmailJob) -> Decision:
@@ -174,6 +182,10 @@ class EmailWork:
             doubt_since=job.doubt_since,
             settled=job.claim.doubt_age + job.asked_after >= self._settings.settle,
         )
+        if isinstance(finding, Missing) and not self._clocks.trusted(steady_clock()):
+            finding = Inconclusive(
+                "the database's clock was set: how old the doubt is cannot be told", failed=True
+            )
         return self._decide_ask(job, finding)
 
     def _decide_ask(self, job: EmailJob, finding: Any) -> Decision:
@@ -201,6 +213,13 @@ class EmailWork:
             doubt_since=row["doubt_since"],
             urgent=row["urgent"],
         )
+
+    def _note_clock(self, database: datetime, steady: float) -> None:
+        if steady_clock() - steady > SLOW_ANSWER:
+            return
+        stepped = self._clocks.note(database=database.timestamp(), steady=steady)
+        if stepped is not None:
+            log.warning("the database's clock was set by %+.0f s; doubts are settled later", stepped)
 
     def _note_gate(self, state: str, failures: int) -> None:
         if state != self.gate:

@@ -199,7 +199,7 @@ create or replace function notifyq.claim_emails(
     p_bulk_slots int default null,
     p_now timestamptz default null
 ) returns table (
-    wake_in double precision, gate text, gate_failures int, others_at_work boolean,
+    wake_in double precision, clock timestamptz, gate text, gate_failures int, others_at_work boolean,
     id bigint, uid uuid, key text, message text, claim_seq bigint, attempts int, max_attempts int,
     asking boolean, probing boolean, stream text, on_doubt text, expires_in double precision,
     doubt_age double precision, doubt_since timestamptz, misses int, asks int, resent boolean, ordered boolean, waits int,
@@ -327,7 +327,7 @@ begin
             returning e.*
         )
         select
-            extract(epoch from v_wake - v_now)::double precision, v_pass.state, v_pass.failures,
+            extract(epoch from v_wake - v_now)::double precision, v_now, v_pass.state, v_pass.failures,
             exists (select from notifyq.emails o where o.status = 'processing' and o.claimed_by <> p_worker),
             c.id, c.uid, c.key, case when c.doubt_since is null then c.message::text end,
             c.claim_seq, c.attempts, c.max_attempts,
