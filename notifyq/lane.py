@@ -47,12 +47,14 @@ class Room:
 class Batch(Generic[Job]):
     """What a claim brought, and when to come again (*wake_in* seconds; None: nothing is known to be due).
 
-    *waited* is the longest that one of the rows had been due, in seconds.
+    *waited* is the longest that one of the rows had been due, in seconds. *held_back*: more may be due that
+    only a freed slot can take.
     """
 
     jobs: list[Job] = field(default_factory=list)
     wake_in: float | None = None
     waited: float = 0.0
+    held_back: bool = False
     others_at_work: bool = False
 
 
@@ -104,7 +106,8 @@ class Lane(Generic[Job]):
         self._settings = settings
         self._nap = nap
         self._others_seen = others_seen
-        self._under_way: dict[int, Job] = {}
+        # By attempt, not by row: a row whose lease was lost may be claimed again while its old attempt ends.
+        self._under_way: dict[Job, int] = {}
         self._bulk_under_way = 0
         self._wake = anyio.Event()
         self._complaints = Complaints()
@@ -117,6 +120,7 @@ class Lane(Generic[Job]):
         self.ended = anyio.Event()
         self.resting = False
         self.backlog = False
+        self._held_back = False
         self.turns = 0
         self.empty_turns = 0
         self.claimed = 0
@@ -129,7 +133,7 @@ class Lane(Generic[Job]):
     @property
     def under_way(self) -> list[int]:
         """The ids of the rows that this lane works on now."""
-        return list(self._under_way)
+        return list(self._under_way.values())
 
     @property
     def room(self) -> Room:
@@ -175,7 +179,7 @@ class Lane(Generic[Job]):
         batch = await self._work.claim(room)
         self._unanswered = False
         for job in batch.jobs:
-            self._under_way[self._work.name_of(job)] = job
+            self._under_way[job] = self._work.name_of(job)
             self._bulk_under_way += not self._work.is_urgent(job)
             tg.start_soon(self._attempt, job)
         if batch.others_at_work:
@@ -190,6 +194,7 @@ class Lane(Generic[Job]):
     def _count(self, batch: Batch[Job], room: Room) -> None:
         self.turns += 1
         self.claimed += len(batch.jobs)
+        self._held_back = batch.held_back
         self.empty_turns = 0 if batch.jobs else self.empty_turns + 1
         if room.bulk > 0:
             # A claim that took all it could may have left more; a freed slot is then claimed for at once.
@@ -230,7 +235,7 @@ class Lane(Generic[Job]):
             raise
         finally:
             self._bulk_under_way -= not self._work.is_urgent(job)
-            del self._under_way[self._work.name_of(job)]
+            del self._under_way[job]
             self._work.ended(job)
-            if self.backlog:
+            if self.backlog or self._held_back:
                 self._wake.set()

@@ -53,7 +53,7 @@ class TaskWork:
         self._names = sorted(tasks)
         self._limits = [tasks[name].limit for name in self._names]
         self._lease = seconds(settings.lease)
-        self._jobs: dict[int, TaskJob] = {}
+        self._jobs: set[TaskJob] = set()
         self._threads = anyio.CapacityLimiter(settings.slots)
         self._complaints = Complaints()
 
@@ -65,7 +65,8 @@ class TaskWork:
         )
         claimed = [row for row in rows if row["id"] is not None]
         jobs = [self._job(row, claimed_at) for row in claimed]
-        self._jobs.update((job.claim.id, job) for job in jobs)
+        self._lose_claimed_again({job.claim.id for job in jobs})
+        self._jobs.update(jobs)
         return Batch(
             jobs=jobs,
             wake_in=rows[0]["wake_in"],
@@ -79,7 +80,9 @@ class TaskWork:
 
     async def release_lost(self) -> None:
         """Give back the calls of a claim whose answer was lost: nothing was started under it."""
-        released = await self._link.fetch("release_lost_tasks", self._worker, list(self._jobs))
+        released = await self._link.fetch(
+            "release_lost_tasks", self._worker, [job.claim.id for job in self._jobs]
+        )
         if released:
             log.info("%d tasks claimed by a lost statement were given back", len(released))
 
@@ -114,7 +117,7 @@ class TaskWork:
 
     def ended(self, job: TaskJob) -> None:
         """Its slot is free. A limited task has room again, and a call that waits again is due sometime."""
-        del self._jobs[job.claim.id]
+        self._jobs.remove(job)
         if job.task.limit is not None or job.again:
             self._freed()
 
@@ -128,7 +131,7 @@ class TaskWork:
             if self._jobs and late > pause:
                 self._tell_of_blocking(late)
             if self._jobs:
-                await self._beat(list(self._jobs.values()), pause)
+                await self._beat(list(self._jobs), pause)
             self._tell_of_overdue()
 
     async def _beat(self, jobs: list[TaskJob], pause: float) -> None:
@@ -148,12 +151,20 @@ class TaskWork:
         self._complaints.over("heartbeat")
         ours = {row[0] for row in rows}
         for job in jobs:
-            if job.claim.id in ours:
+            if job.claim.id in ours and not job.lost:
                 job.renewed_at = asked_at
-            elif not (job.over or job.lost or (job.call and (job.call.completing or job.call.completed))):
+            elif not (job.over or (job.call and (job.call.completing or job.call.completed))):
+                self._lose(job)
+
+    def _lose_claimed_again(self, ids: set[int]) -> None:
+        """This very process has claimed them anew: their earlier runs have lost their lease, unnoticed."""
+        for job in self._jobs:
+            if job.claim.id in ids and not job.over:
                 self._lose(job)
 
     def _lose(self, job: TaskJob) -> None:
+        if job.lost:
+            return
         log.error(
             "%s: its lease was lost, another worker may have it; this run is cancelled and changes nothing",
             job,
@@ -171,13 +182,13 @@ class TaskWork:
                 job.end()
 
     def _tell_of_blocking(self, late: float) -> None:
-        names = ", ".join(sorted({job.claim.name for job in self._jobs.values()}))
+        names = ", ".join(sorted({job.claim.name for job in self._jobs}))
         lost = " Their leases may be lost." if late > self._settings.lease * (BEATS - 1) / BEATS else ""
         log.error("the event loop stood still for %.1f s while these tasks ran: %s.%s", late, names, lost)
 
     def _tell_of_overdue(self) -> None:
         """A coroutine has been cancelled by then; a function in a thread can only be told."""
-        for job in self._jobs.values():
+        for job in self._jobs:
             if job.call is not None and job.call.overdue and not (job.over or job.told_overdue):
                 job.told_overdue = True
                 log.error(
