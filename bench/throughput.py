@@ -131,7 +131,8 @@ def _result(drains: dict[str, list[Drain]], notes: list[str]) -> Result:
     fastest = max(rates.values())
     ceiling = 1e6 / median([one.sink_us for one in drains[FLOORS[0].name]] or [1.0])
     notes.append(
-        f"the sink's ceiling, from its processor time: about {ceiling:,.0f}/s (fastest system: {fastest:,.0f}/s)"
+        f"the sink's ceiling, by its processor time: about {ceiling:,.0f}/s "
+        f"(the fastest system: {fastest:,.0f}/s)"
     )
     return Result(
         question="throughput",

@@ -13,6 +13,6 @@ ENVIRONMENT = BENCH / ".env"
 RESULTS = BENCH / "results"
 PLOTS = BENCH / "plots"
 
-for folder in (BENCH, ROOT):
+for folder in (SYSTEMS, BENCH, ROOT):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))

@@ -26,7 +26,7 @@ class Child:
     """
 
     def __init__(self, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (it lives as long as the process)
         self._process = subprocess.Popen(
             [str(part) for part in command],
             stdout=subprocess.PIPE,
@@ -48,6 +48,14 @@ class Child:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def lines(self, count: int) -> list[Any]:
+        """The next *count* JSON lines that it prints. Raises `ChildFailed` if it ends before."""
+        assert self._process.stdout is not None
+        found = [self._process.stdout.readline() for _ in range(count)]
+        if not all(found):
+            raise ChildFailed(self.complaint())
+        return [json.loads(line) for line in found]
 
     def complaint(self) -> str:
         """The last line that it wrote to stderr."""

@@ -57,7 +57,8 @@ def ranges(
         body.append(_label(name, y - 8))
         for end, thick in ((p99, 2), (p95, 6)):
             body.append(
-                f'<line x1="{x(p50):.1f}" x2="{x(end):.1f}" y1="{y}" y2="{y}" stroke="{fill}" stroke-width="{thick}"/>'
+                f'<line x1="{x(p50):.1f}" x2="{x(end):.1f}" y1="{y}" y2="{y}" '
+                f'stroke="{fill}" stroke-width="{thick}"/>'
             )
         body.append(f'<circle cx="{x(p50):.1f}" cy="{y}" r="5" fill="{fill}"/>')
         body.append(_text(x(p99) + 6, y + 4, f"{p50:.2g} / {p99:.2g}"))
@@ -88,7 +89,8 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], x_uni
     for number, (name, line) in enumerate(series.items()):
         colour = COLOURS[number % len(COLOURS)]
         body.append(
-            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" points="{" ".join(map(place, line))}"/>'
+            f'<polyline fill="none" stroke="{colour}" stroke-width="1.5" '
+            f'points="{" ".join(map(place, line))}"/>'
         )
         body.append(
             f'<rect x="{70 + number * 190}" y="{TOP + height + 26}" width="12" height="12" fill="{colour}"/>'

@@ -12,6 +12,7 @@ import http.client
 import json
 import signal
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,12 +25,22 @@ from notifyq.testing.sink import Sink
 
 __all__ = ["SinkProcess"]
 
+LOOK_AGAIN = 0.005
+
 
 class CountingSink(Sink):
-    """The sink, with a cheap answer to "how many so far?"."""
+    """The sink, with a cheap answer to "how many so far?", and the times at which it was searched."""
+
+    def __init__(self, *, delay: float) -> None:
+        super().__init__(delay=delay)
+        self.searches: list[float] = []
 
     def answer(self, line: bytes, body: bytes) -> bytes:
         """As `Sink.answer`."""
+        if line.startswith(b"GET /messages/"):
+            self.searches.append(time.monotonic())
+        if line.startswith(b"GET /_fake/searches"):
+            return json.dumps(self.searches).encode()
         if line.startswith(b"GET /_fake/count"):
             arrivals = self.arrivals
             first, last = (arrivals[0][0], arrivals[-1][0]) if arrivals else (None, None)
@@ -63,6 +74,11 @@ class SinkProcess:
         """How many emails have arrived."""
         return int(self._ask("GET", "/_fake/count")["count"])
 
+    def wait_for(self, count: int) -> None:
+        """Wait until *count* emails have arrived, however long it takes."""
+        while self.count() < count:
+            time.sleep(LOOK_AGAIN)
+
     def span(self) -> tuple[float, float]:
         """When the first and the last email arrived."""
         answer = self._ask("GET", "/_fake/count")
@@ -78,6 +94,12 @@ class SinkProcess:
     def times(self) -> list[float]:
         """When emails arrived, whichever they were, in order."""
         return [at for at, _ in self._ask("GET", "/_fake/ledger")["arrivals"]]
+
+    def wait_for_searches(self, count: int) -> list[float]:
+        """Wait until somebody has searched for messages *count* times; when each search came."""
+        while len(found := self._ask("GET", "/_fake/searches")) < count:
+            time.sleep(LOOK_AGAIN)
+        return list(found)
 
     def _ask(self, method: str, path: str) -> Any:
         self._client.request(method, path)

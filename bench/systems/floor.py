@@ -17,7 +17,10 @@ import asyncpg
 from common import TOKEN, Poster, carry_out, options, payload, run, until_stopped
 
 TABLES = """
-create table floor (id bigint generated always as identity primary key, taken bool not null default false, body text not null);
+create table floor (
+    id bigint generated always as identity primary key,
+    taken bool not null default false,
+    body text not null);
 create index floor_waiting on floor (id) where not taken;
 create function floor_ring() returns trigger language plpgsql as $$
 begin perform pg_notify('floor', ''); return null; end $$;
@@ -99,7 +102,7 @@ class RawPoster:
     """One request at a time on each of as many bare connections as are needed at once."""
 
     def __init__(self, url: str) -> None:
-        self._host, self._port = urlsplit(url).hostname, urlsplit(url).port
+        self._host, self._port = urlsplit(url).hostname or "", urlsplit(url).port or 0
         self._idle: list[RawConnection] = []
         self._head = (
             f"POST /email HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nX-Postmark-Server-Token: {TOKEN}\r\n"

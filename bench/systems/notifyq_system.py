@@ -1,12 +1,17 @@
 """notifyq itself, as an app would use it.
 
-Variants: ``poll`` (no LISTEN), ``always`` / ``off`` (the setting notifyq.bell of the producer).
+Variants: ``poll`` (no LISTEN), ``urgent`` (the producer's emails have priority -1), ``workers=N`` (N workers
+in this process, each with a pool of its own). With BENCH_TRACE=FILE a worker writes down its claims: one
+JSON line ``[start, end, [uid, ...]]`` each, in monotonic seconds.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -18,8 +23,17 @@ import asyncpg
 from common import HTML, TEXT, TOKEN, options, produce, run, say, told_to_stop
 
 import notifyq
+from notifyq.db import Link
 
 BULK = 1000
+
+
+@notifyq.task("bench.nap")
+async def nap(ctx: notifyq.TaskContext, number: int) -> None:
+    """The first run of a call hangs, as one does whose worker is killed; later runs are done at once."""
+    say({"run": number, "attempt": ctx.attempt, "at": time.monotonic()})
+    if ctx.attempt == 1:
+        await anyio.sleep(3600)
 
 
 class Notifyq:
@@ -33,36 +47,49 @@ class Notifyq:
 
     async def work(self) -> None:
         given = self.given
-        pool = await asyncpg.create_pool(given.dsn, min_size=0, max_size=8)
         stop = told_to_stop()
-        async with anyio.create_task_group() as tg:
-            worker = notifyq.Worker(
+        claims = trace_claims() if "BENCH_TRACE" in os.environ else []
+        name, _, number = given.variant.partition("=")
+        pools = [
+            await asyncpg.create_pool(given.dsn, min_size=0, max_size=8)
+            for _ in range(int(number) if name == "workers" else 1)
+        ]
+        workers = [
+            notifyq.Worker(
                 pool,
                 provider=notifyq.Postmark(TOKEN, api_url=given.url, connections=given.slots),
                 settings=notifyq.WorkerSettings(slots=given.slots, grace=2),
                 listen=given.variant != "poll",
             )
-            await tg.start(worker.run)
+            for pool in pools
+        ]
+        async with anyio.create_task_group() as tg:
+            for worker in workers:
+                await tg.start(worker.run)
             say({"ready": True})
             await stop.wait()
-            worker.drain()
-        await pool.close()
+            for worker in workers:
+                worker.drain()
+        for pool in pools:
+            await pool.close()
+        if "BENCH_TRACE" in os.environ:
+            lines = [json.dumps(claim) + "\n" for claim in claims]
+            Path(os.environ["BENCH_TRACE"]).write_text("".join(lines))  # noqa: ASYNC240
 
     async def produce(self) -> list[list[Any]]:
         """The sink knows an email by its uid, which only the database knows."""
         conn = await asyncpg.connect(self.given.dsn)
-        if self.given.variant in ("always", "off"):
-            await conn.execute(f"set notifyq.bell = '{self.given.variant}'")
-        made = [email(f"{self.given.prefix}-{number}") for number in range(self.given.count)]
+        priority = -1 if self.given.variant == "urgent" else 0
+        made = [
+            email(f"{self.given.prefix}-{number}", priority=priority) for number in range(self.given.count)
+        ]
         emails = {one.key: one for one in made}
 
         async def enqueue(key: str) -> None:
             await notifyq.enqueue(conn, emails[key])
 
         sent = await produce(enqueue, self.given)
-        uids = dict(
-            await conn.fetch("select key, uid::text from notifyq.emails where key = any($1)", [*emails])
-        )
+        uids = await uids_of(conn, list(emails))
         await conn.close()
         return [[uids[key], start, end] for key, start, end in sent]
 
@@ -74,6 +101,29 @@ class Notifyq:
         for place in range(0, len(keys), BULK):
             await notifyq.enqueue_many(conn, [email(key) for key in keys[place : place + BULK]])
         await conn.close()
+
+
+async def uids_of(conn: Any, keys: list[str]) -> dict[str, str]:
+    """The uid of each row, by its key."""
+    rows = await conn.fetch("select key, uid::text from notifyq.emails where key = any ($1)", keys)
+    return {row["key"]: row["uid"] for row in rows}
+
+
+def trace_claims() -> list[tuple[float, float, list[str]]]:
+    """Have every claim noted: when it was asked for, when it was answered, and what it brought."""
+    claims: list[tuple[float, float, list[str]]] = []
+    fetch = Link.fetch
+
+    async def traced(link: Link, query: str, *args: Any) -> list[Any]:
+        start = time.monotonic()
+        rows = await fetch(link, query, *args)
+        if query == "claim_emails":
+            uids = [str(row["uid"]) for row in rows if row["id"] is not None]
+            claims.append((start, time.monotonic(), uids))
+        return rows
+
+    Link.fetch = traced  # type: ignore[method-assign, assignment]
+    return claims
 
 
 def email(key: str, *, priority: int = 0) -> notifyq.Email:

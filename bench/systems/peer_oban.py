@@ -33,10 +33,10 @@ class Oban:
     async def work(self) -> None:
         POSTER.append(Poster(self.given.url, self.given.slots))
         stop = told_to_stop()
-        async with self._pool() as pool:
-            async with oban.Oban(pool=pool, queues={"emails": self.given.slots}, shutdown_grace_period=1):
-                say({"ready": True})
-                await stop.wait()
+        queues = {"emails": self.given.slots}
+        async with self._pool() as pool, oban.Oban(pool=pool, queues=queues, shutdown_grace_period=1):
+            say({"ready": True})
+            await stop.wait()
 
     async def producer(self) -> Callable[[str], Awaitable[None]]:
         pool = self._pool()
