@@ -87,7 +87,8 @@ class Asker:
         async with self._listing_turn:
             now = time.monotonic()
             taken_at, reaches, listed = self._listings.get(stream, (now - 10, 0.0, Inconclusive("")))
-            if now - taken_at < LISTING_FRESH and reaches <= since:
+            # One listing must not serve two misses of one doubt, which are half a settle apart.
+            if now - taken_at < min(LISTING_FRESH, self._settings.settle / 8) and reaches <= since:
                 return listed
             asked_at = now
             listed = await self._provider.listing(

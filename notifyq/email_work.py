@@ -20,7 +20,7 @@ from notifyq.clock_watch import ClockWatch
 from notifyq.db import Link, seconds
 from notifyq.errors import InvalidEmail
 from notifyq.lane import Batch, Room
-from notifyq.lifecycle import Claim, after_ask, builder_failed, unrenderable
+from notifyq.lifecycle import Claim, Doubt, Pending, after_ask, builder_failed, unrenderable
 from notifyq.provider import Deferred, Inconclusive, Missing, Provider
 from notifyq.recorder import Recorder
 from notifyq.rendering import BuilderFailed, Renderer
@@ -106,6 +106,7 @@ class EmailWork:
             jobs=jobs,
             wake_in=head["wake_in"],
             waited=max((job.claim.waited for job in jobs), default=0.0),
+            held_back=self._asking >= self._settings.ask_slots,
             others_at_work=head["others_at_work"],
         )
 
@@ -166,6 +167,10 @@ class EmailWork:
     def hand_over(self, decision: Decision, job: EmailJob) -> anyio.Event:
         """Have it written."""
         return self._recorder.hand_over(decision)
+
+    def comes_again(self, decision: Decision) -> bool:
+        """True if the row will be due again."""
+        return isinstance(decision.transition, Pending | Doubt)
 
     def ended(self, job: EmailJob) -> None:
         """Its slot is free."""

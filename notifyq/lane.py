@@ -82,6 +82,9 @@ class Work(Protocol[Job]):
     def hand_over(self, decision: Any, job: Job) -> anyio.Event:
         """Have the decision written; the event is set when it is in the database."""
 
+    def comes_again(self, decision: Any) -> bool:
+        """True if the row will be due again."""
+
     def ended(self, job: Job) -> None:
         """The attempt is over and its end written, as far as it could be."""
 
@@ -227,8 +230,12 @@ class Lane(Generic[Job]):
     async def _attempt(self, job: Job) -> None:
         written: anyio.Event | None = None
         try:
-            written = self._work.hand_over(await self._work.run(job), job)
+            decision = await self._work.run(job)
+            written = self._work.hand_over(decision, job)
             await written.wait()
+            if self._work.comes_again(decision):
+                # Perhaps before the time that this lane sleeps until.
+                self._wake.set()
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(RECORD_LIMIT, shield=True):
                 await (written or self._work.hand_over(self._work.interrupted(job), job)).wait()

@@ -56,6 +56,7 @@ class Recorder:
         self._waiting: list[tuple[Decision, anyio.Event]] = []
         self._work = anyio.Event()
         self._complaints = Complaints()
+        self._running = anyio.CancelScope(shield=True)
 
     def hand_over(self, decision: Decision) -> anyio.Event:
         """Have *decision* written; the event is set once it is in the database."""
@@ -65,14 +66,19 @@ class Recorder:
         return done
 
     async def run(self) -> None:
-        """Write until cancelled."""
-        while True:
-            await self._work.wait()
-            self._work = anyio.Event()
-            batch, self._waiting = self._waiting, []
-            await self._write([decision for decision, _ in batch])
-            for _, done in batch:
-                done.set()
+        """Write until `stop`."""
+        with self._running:
+            while True:
+                await self._work.wait()
+                self._work = anyio.Event()
+                batch, self._waiting = self._waiting, []
+                await self._write([decision for decision, _ in batch])
+                for _, done in batch:
+                    done.set()
+
+    def stop(self) -> None:
+        """End `run`, which no cancellation from outside ends: lanes that are cancelled still have to write."""
+        self._running.cancel()
 
     async def _write(self, decisions: list[Decision]) -> None:
         signals = [decision.signal for decision in decisions if decision.signal is not None]
@@ -98,15 +104,14 @@ class Recorder:
             log.error("%s: its end could not be recorded (%s)", _name(group[0]), describe(error))
             return
         if kind is Sent:
-            await self._tell_of_sent(group, {row["id"]: row["answer"] for row in rows})
+            await self._tell_of_sent(group, [row["answer"] for row in rows])
         else:
             _tell_of_lost(group, {row[0] for row in rows})
 
-    async def _tell_of_sent(self, group: list[Decision], answers: dict[int, str]) -> None:
-        for decision in group:
+    async def _tell_of_sent(self, group: list[Decision], answers: list[str]) -> None:
+        for decision, answer in zip(group, answers, strict=True):
             sent = decision.transition
             assert isinstance(sent, Sent)  # noqa: S101 (for the type checker)
-            answer = answers.get(decision.claim.id)
             if answer == "receipt":
                 log.warning("email %d: accepted, though its claim was lost; recorded", decision.claim.id)
             if answer == "duplicate" or sent.copies:

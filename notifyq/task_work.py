@@ -115,6 +115,10 @@ class TaskWork:
             return written
         return self._recorder.hand_over(decision)
 
+    def comes_again(self, decision: Decision | None) -> bool:
+        """True if the row will be due again."""
+        return decision is not None and isinstance(decision.transition, TaskPending)
+
     def ended(self, job: TaskJob) -> None:
         """Its slot is free. A limited task has room again, and a call that waits again is due sometime."""
         self._jobs.remove(job)

@@ -142,17 +142,20 @@ class Worker:
         self._lanes = [self._lane("emails", emails, upkeep)]
         async with anyio.create_task_group() as services:
             services.start_soon(recorder.run)
-            services.start_soon(upkeep.run)
-            if self._tasks:
-                calls = self._task_work(claims, recorder)
-                self._lanes.append(self._lane("tasks", calls, upkeep))
-                services.start_soon(calls.keep_leases)
-                services.start_soon(Ticker(self._tasks, claims).run)
-            if self._listen:
-                await self._start_bell(claims, services)
-            task_status.started()
-            log.info("worker %s is ready", self.name)
-            await self._run_lanes()
+            try:
+                services.start_soon(upkeep.run)
+                if self._tasks:
+                    calls = self._task_work(claims, recorder)
+                    self._lanes.append(self._lane("tasks", calls, upkeep))
+                    services.start_soon(calls.keep_leases)
+                    services.start_soon(Ticker(self._tasks, claims).run)
+                if self._listen:
+                    await self._start_bell(claims, services)
+                task_status.started()
+                log.info("worker %s is ready", self.name)
+                await self._run_lanes()
+            finally:
+                recorder.stop()
             services.cancel_scope.cancel()
 
     async def _start_bell(self, claims: Link, services: TaskGroup) -> None:

@@ -218,28 +218,25 @@ declare
     v_priority int;
     v_next     timestamptz;
     v_wake     timestamptz;
-    v_accounts text[];
 begin
     perform notifyq.be_durable();
     if p_ask_slots > 0 then
-        select array_agg(distinct a.account) into v_accounts from notifyq.same_accounts(p_account) a;
-        select coalesce(array_agg(due.id), '{}') into v_more
+        -- In doubt, or ordered to be sent by an operator unless it is found: the same question.
+        select coalesce(array_agg(due.id), '{}') into v_ids
         from (
             select e.id from notifyq.emails e
-            where e.status = 'doubt' and e.run_after <= v_now
-              and (e.account is null or e.account = any (v_accounts))
+            where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.run_after <= v_now
+              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))
             order by e.run_after, e.id limit p_ask_slots
             for no key update skip locked
         ) due;
-        v_ids := v_more;
-        select min(e.run_after) into v_next
+        select min(e.run_after) into v_wake
         from (
             select e.run_after from notifyq.emails e
-            where e.status = 'doubt' and e.id <> all (v_more)
-              and (e.account is null or e.account = any (v_accounts))
+            where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.id <> all (v_ids)
+              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))
             order by e.run_after, e.id limit 1
         ) e;
-        v_wake := least(v_wake, v_next);
     end if;
 
     select * into v_pass from notifyq.pass_gate(p_account, p_slots - cardinality(v_ids), v_now);
@@ -266,14 +263,17 @@ begin
             from unnest(p_builders) as k (builder) cross join lateral (
                 select e.id, e.run_after, e.send_before from notifyq.emails e
                 where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
-                  and e.run_after <= v_now
+                  and e.run_after <= v_now and e.doubt_since is null
                 order by e.run_after, e.id limit v_room
                 for no key update skip locked
             ) b
             order by b.run_after, b.id limit v_room
         ) due;
         if v_expired then
+            -- They take no slot: what lies behind them is looked at in the next turn of the loop.
             perform notifyq.expire_emails(v_more, v_now);
+            v_priority := v_priority - 1;
+            continue;
         end if;
         v_ids := v_ids || v_more;
         v_left := v_left - cardinality(v_more);
@@ -286,20 +286,21 @@ begin
             from unnest(p_builders) as k (builder) cross join lateral (
                 select e.run_after from notifyq.emails e
                 where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
-                  and e.id <> all (v_more)
+                  and e.id <> all (v_more) and e.doubt_since is null
                 order by e.run_after, e.id limit 1
             ) b;
             v_wake := least(v_wake, v_next);
         end if;
     end loop;
 
-    if v_pass.probing then
+    if v_pass.probing and v_pass.allowed > 0 then
         if v_left > 0 then
             -- Nothing is due: what the provider itself had put off may try early.
             select coalesce(array_agg(early.id), '{}') into v_more
             from (
                 select e.id from notifyq.emails e
                 where e.status = 'pending' and e.postponed and e.builder = any (p_builders)
+                  and e.doubt_since is null
                   and (e.send_before is null or e.send_before > v_now)
                 order by e.run_after, e.id limit 1
                 for no key update skip locked
@@ -343,16 +344,13 @@ end $$;
 
 -- The accounts that a worker of p_account may ask: its own, and those that the provider itself calls
 -- the same (a new token for the same server).
-create or replace function notifyq.same_accounts(p_account text) returns table (account text)
+create or replace function notifyq.same_accounts(p_account text) returns text[]
 language plpgsql stable as $$
-#variable_conflict use_column
 begin
-    return query
-        select p_account
-        union all
+    return array[p_account] || array(
         select other.account
         from notifyq.gates mine join notifyq.gates other on other.server = mine.server
-        where mine.account = p_account;
+        where mine.account = p_account and other.account <> p_account);
 end $$;
 
 -- Past send_before: dead, never POSTed late. p_ids null: all that are past it, 1,000 at most a call.
@@ -390,37 +388,32 @@ end $$;
 create or replace function notifyq.email_sent(
     p_ids bigint[], p_claim_seqs bigint[], p_message_ids text[], p_events text[],
     p_now timestamptz default null
-) returns table (id bigint, answer text) language plpgsql as $$
+) returns table (id bigint, claim_seq bigint, answer text) language plpgsql as $$
 #variable_conflict use_column
 declare
-    v_now timestamptz := coalesce(p_now, clock_timestamp());
+    v_now      timestamptz := coalesce(p_now, clock_timestamp());
     v_recorded bigint[];
 begin
     perform notifyq.be_durable();
-    with done as (
-        select * from unnest(p_ids, p_claim_seqs, p_message_ids, p_events)
-            as d (id, claim_seq, message_id, event)
-    ), recorded as (
+    with recorded as (
         update notifyq.emails e
         set status = 'sent', provider_message_id = d.message_id, sent_at = v_now, finished_at = v_now,
             lease_until = null, leased_at = null, claimed_by = null, postponed = false, waits = 0,
             receipt = null, last_error = null
-        from done d
+        from unnest(p_ids, p_claim_seqs, p_message_ids, p_events) with ordinality
+            as d (id, claim_seq, message_id, event, ord)
         where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing' and e.receipt is null
-        returning e.id, e.claim_seq, d.message_id, d.event
+        returning e.id, e.claim_seq, d.message_id, d.event, d.ord
     ), noted as (
         insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
         select v_now, 'email', r.id, r.claim_seq, r.event, r.message_id from recorded r
     )
-    select coalesce(array_agg(r.id), '{}') into v_recorded from recorded r;
-    if cardinality(v_recorded) = cardinality(p_ids) then
-        return query select r, 'recorded' from unnest(v_recorded) r;
-        return;
-    end if;
+    select coalesce(array_agg(r.ord), '{}') into v_recorded from recorded r;
+    -- One after the other: two claims of one row may end in one batch.
     return query
-        select d.id, case when d.id = any (v_recorded) then 'recorded'
+        select d.id, d.claim_seq, case when d.ord = any (v_recorded) then 'recorded'
                           else notifyq.late_receipt(d.id, d.claim_seq, d.message_id, v_now) end
-        from unnest(p_ids, p_claim_seqs, p_message_ids) as d (id, claim_seq, message_id);
+        from unnest(p_ids, p_claim_seqs, p_message_ids) with ordinality as d (id, claim_seq, message_id, ord);
 end $$;
 
 -- An acceptance whose claim is gone, or that meets another one.
@@ -686,7 +679,7 @@ declare
     v_accounts text[];
     v_count    int;
 begin
-    select array_agg(a.account) into v_accounts from notifyq.same_accounts(p_account) a;
+    v_accounts := notifyq.same_accounts(p_account);
     with unaskable as (
         select e.id, e.account <> all (v_accounts) as foreign_account from notifyq.emails e
         where e.status = 'doubt'

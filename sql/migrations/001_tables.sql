@@ -83,7 +83,8 @@ create table notifyq.emails (
 create index emails_pending on notifyq.emails (builder, priority, run_after, id) where status = 'pending';
 create index emails_postponed on notifyq.emails (run_after, id) where status = 'pending' and postponed;
 create index emails_expiring on notifyq.emails (send_before) where status = 'pending' and send_before is not null;
-create index emails_doubt on notifyq.emails (run_after, id) where status = 'doubt';
+create index emails_doubt on notifyq.emails (run_after, id)
+    where status in ('pending', 'doubt') and doubt_since is not null;
 create index emails_processing on notifyq.emails (lease_until, id) where status = 'processing';
 create index emails_finished on notifyq.emails (finished_at) where finished_at is not null;
 create index emails_failed on notifyq.emails (status, id) where status in ('held', 'dead');

@@ -2,7 +2,11 @@
 
 -- name: prepare_session
 -- A worker's own connection: claims and ends at READ COMMITTED whatever the role's default is.
+-- Its statements are few and short and their plans known: one generic plan each, by index.
 select set_config('default_transaction_isolation', 'read committed', false),
+       set_config('plan_cache_mode', 'force_generic_plan', false),
+       set_config('enable_seqscan', 'off', false),
+       set_config('jit', 'off', false),
        set_config('statement_timeout', '30s', false),
        set_config('idle_in_transaction_session_timeout', '30s', false),
        set_config('application_name', $1, false)

@@ -134,7 +134,6 @@ async def test_a_doubt_past_send_before_is_asked_about_all_the_same(db: Outbox) 
     assert (claim["asking"], claim["expires_in"]) == (True, -60)
 
 
-@pytest.mark.xfail(reason="expired rows use up the claim's slots, and the answer does not say: come again")
 async def test_rows_behind_expired_ones_are_not_forgotten(db: Outbox) -> None:
     """After an outage the oldest rows have expired; what stands behind them is due now."""
     await db.put("expired", run_after=db.at(-100), send_before=db.at(-1))
@@ -165,7 +164,6 @@ async def test_a_new_token_of_the_same_server_may_ask(db: Outbox) -> None:
     assert (claim["asking"], claim["account"]) == (True, ACCOUNT)
 
 
-@pytest.mark.xfail(reason="a retried doubt is pending, and pending rows are claimed by any account")
 async def test_a_retried_doubt_of_another_account_is_not_asked_about_here(db: Outbox) -> None:
     """The same empty search, the same second copy: the account is still that of the lost POST."""
     row_id = await db.in_state("held")

@@ -164,7 +164,6 @@ async def test_a_batch_is_answered_id_by_id(db: Outbox) -> None:
     assert {row["id"]: row["answer"] for row in rows} == {first: "recorded", second: "receipt"}
 
 
-@pytest.mark.xfail(reason="both claims are answered as recorded, and the older message id is lost")
 async def test_two_claims_of_one_row_in_one_batch_are_a_duplicate(db: Outbox) -> None:
     """A process that took its own lost row again may hold both acceptances when the database returns."""
     row_id = await db.in_state("doubt")

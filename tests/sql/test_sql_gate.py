@@ -120,7 +120,6 @@ async def test_with_nothing_at_all_to_send_no_probe_is_used_up(db: Outbox) -> No
     assert probe["probing"] is True
 
 
-@pytest.mark.xfail(reason="asks that fill the free slots use up the right to probe")
 async def test_an_ask_uses_up_no_probe(db: Outbox) -> None:
     """With all free slots taken by asks nothing is sent, so nothing has probed."""
     await db.in_state("doubt")
@@ -133,7 +132,6 @@ async def test_an_ask_uses_up_no_probe(db: Outbox) -> None:
     assert (probe["key"], probe["probing"]) == ("waiting", True)
 
 
-@pytest.mark.xfail(reason="an expired row uses up the right to probe")
 async def test_an_expired_email_uses_up_no_probe(db: Outbox) -> None:
     """It went nowhere: the provider is tried with the next one."""
     await failed(db, 10)

@@ -69,6 +69,12 @@ async def row(db: asyncpg.Connection, id: int) -> Any:
     return await db.fetchrow("select * from notifyq.tasks where id = $1", id)
 
 
+async def one_row(db: asyncpg.Connection, query: str, *arguments: Any) -> asyncpg.Record:
+    """The only row of an answer."""
+    (row,) = await db.fetch(query, *arguments)
+    return row
+
+
 async def done(db: asyncpg.Connection, id: int, claim_seq: int = 1) -> list[Any]:
     """Record that it returned."""
     return await db.fetch("select * from notifyq.task_done($1, $2, $3, $4)", [id], [claim_seq], ["done"], NOW)
@@ -465,7 +471,7 @@ async def test_a_dead_call_can_be_run_again_from_the_start(db: asyncpg.Connectio
     await claim(db)
     await dead(db, id)
 
-    answer = await db.fetchrow("select * from notifyq.retry_task($1, p_now => $2)", id, NOW)
+    answer = await one_row(db, "select * from notifyq.retry_task($1, p_now => $2)", id, NOW)
 
     assert tuple(answer) == (id, "pending", True)
     call = await row(db, id)
@@ -481,7 +487,7 @@ async def test_a_dead_call_whose_key_is_active_again_answers_with_the_active_one
     await dead(db, old)
     active = (await put(db, key="k"))["id"]
 
-    answer = await db.fetchrow("select * from notifyq.retry_task($1)", old)
+    answer = await one_row(db, "select * from notifyq.retry_task($1)", old)
 
     assert tuple(answer) == (active, "pending", False)
     assert (await row(db, old))["status"] == "dead"
@@ -494,7 +500,7 @@ async def test_what_runs_is_never_touched_by_an_operator(db: asyncpg.Connection,
     await claim(db)
     before = await row(db, id)
 
-    assert tuple(await db.fetchrow(f"select * from notifyq.{verb}($1)", id)) == (id, "processing", False)
+    assert tuple(await one_row(db, f"select * from notifyq.{verb}($1)", id)) == (id, "processing", False)
     assert before == await row(db, id)
 
 
@@ -510,7 +516,7 @@ async def test_an_act_on_a_row_that_has_moved_on_changes_nothing(db: asyncpg.Con
     await claim(db)
     await dead(db, id)
 
-    assert tuple(await db.fetchrow("select * from notifyq.retry_task($1, 0)", id)) == (id, "dead", False)
+    assert tuple(await one_row(db, "select * from notifyq.retry_task($1, 0)", id)) == (id, "dead", False)
 
 
 async def test_a_waiting_call_can_be_cancelled_and_the_act_is_signed(db: asyncpg.Connection) -> None:
@@ -518,7 +524,7 @@ async def test_a_waiting_call_can_be_cancelled_and_the_act_is_signed(db: asyncpg
     id = (await put(db, key="k"))["id"]
     await db.execute("select set_config('notifyq.actor', 'ann', false)")
 
-    answer = await db.fetchrow("select * from notifyq.cancel_task($1)", id)
+    answer = await one_row(db, "select * from notifyq.cancel_task($1)", id)
 
     assert tuple(answer) == (id, "dead", True)
     assert (await row(db, id))["reason"] == "cancelled"
