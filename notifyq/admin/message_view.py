@@ -24,6 +24,9 @@ HTML_SHOWN: Final = 1_000_000
 LONG: Final = 2_000
 INLINE_IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 INLINE_LIMIT: Final = 5_000_000
+_REACHES_OUT: Final = re.compile(
+    r"<(link|meta|base|i?frame|frameset|fencedframe|portal|object|embed|applet)(?=[\s/>])", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +101,11 @@ def payload_of(
 def tame(html: str, attachments: str | None) -> str:
     """The HTML body for the frame. The frame and its headers are the lock; here two things are helped:
 
-    ``<link>`` may open a connection (preconnect) that no policy forbids, so it is no link any more;
-    ``cid:`` names an attachment, which a frame cannot fetch, so images are put in its place.
+    Some elements make a browser open a connection before it asks the policy (``link`` for a preconnect,
+    frames and objects for where they would go), so they are none any more; ``cid:`` names an attachment,
+    which a frame cannot fetch, so images are put in its place.
     """
-    html = re.sub(r"<link(?=[\s/>])", "<x-link", html, flags=re.IGNORECASE)
+    html = _REACHES_OUT.sub(r"<x-\1", html)
     for one in _list(json.loads(attachments) if attachments else None):
         if not isinstance(one, dict) or _string(one.get("content_type")).lower() not in INLINE_IMAGES:
             continue

@@ -43,7 +43,7 @@ async def test_no_page_has_a_serious_violation(
     found += await violations(page, axe, "help")
     await context.close()
 
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 async def violations(page: Any, axe: str, where: str) -> list[str]:

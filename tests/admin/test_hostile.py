@@ -56,7 +56,7 @@ BODIES = {
     "media": "<video src='URL/v' poster='URL/poster' autoplay></video><audio src='URL/a' autoplay></audio>",
     "hints": (
         "<link rel='preconnect' href='URL'><LINK REL='dns-prefetch' HREF='//HOST'><link\nrel='preload' "
-        "as='image' href='URL/preload'><link/rel='prefetch' href='URL/prefetch'><link rel='icon' href='URL/icon'>"
+        "as='image' href='URL/preload'><link/rel='prefetch' href='URL/fetch'><link rel='icon' href='URL/i'>"
         "<link rel='modulepreload' href='URL/module'><link rel='manifest' href='URL/manifest'>"
     ),
     "SVG": "<svg><image href='URL/svg.png'/><use href='URL/use.svg#x'/><script>top.x = 1</script></svg>",
@@ -92,7 +92,7 @@ async def test_a_hostile_body_does_nothing(page: Page, rows: Rows, stranger: Str
     await page.wait_for_timeout(200)
 
     assert "owned" not in await page.title()
-    assert [url for url in page.left() if not url.startswith(("data:", "about:"))] == []
+    assert page.left() == []
     assert stranger.connections == 0
     assert page.dialogs == []
 
@@ -114,9 +114,9 @@ async def test_images_are_loaded_when_they_are_asked_for(page: Page, rows: Rows,
         await page.get_by_role("link", name="Load images").click()
 
     request = await asked.value
-    assert "referer" not in await request.all_headers()
+    assert not (await request.all_headers()).get("referer")
     await page.open(f"emails/{id}?view=html")
-    assert [url for url in page.left() if "127.0.0.1" in url] == [f"{stranger.url}/p.gif"]
+    assert page.left() == [f"{stranger.url}/p.gif"]
 
 
 async def test_ten_megabytes_of_html_do_not_stop_the_page(page: Page, rows: Rows) -> None:
@@ -139,4 +139,4 @@ async def test_ten_megabytes_of_html_do_not_stop_the_page(page: Page, rows: Rows
     await page.get_by_role("link", name="Show it").click()
     await page.frame_locator(".frame iframe").locator("#there").wait_for()
     await page.get_by_role("link", name="Payload", exact=True).click()
-    assert "more characters" in await page.locator("pre.text").inner_text()
+    assert "It could not be sent as it is: html" in await page.locator(".pane").inner_text()

@@ -196,10 +196,12 @@ class Page:
     def __init__(self, page: Any, url: str) -> None:
         self.page = page
         self.url = url
-        self.requests: list[str] = []
+        self.requests: list[Any] = []
         self.errors: list[str] = []
         self.dialogs: list[str] = []
-        page.on("request", lambda request: self.requests.append(request.url))
+        self.forbidden: list[Any] = []
+        page.on("request", lambda request: self.requests.append(request))
+        page.on("requestfailed", self._failed)
         page.on("dialog", lambda dialog: self.dialogs.append(dialog.message))
         page.on("pageerror", lambda error: self.errors.append(str(error)))
 
@@ -211,8 +213,13 @@ class Page:
         return self.url + path
 
     def left(self) -> list[str]:
-        """Requests that went to others than us."""
-        return [url for url in self.requests if not url.startswith(self.url)]
+        """Requests that went to others than us: asked for, and not forbidden by a policy before they left."""
+        left = [request.url for request in self.requests if request not in self.forbidden]
+        return [url for url in left if not url.startswith((self.url, "data:", "about:"))]
+
+    def _failed(self, request: Any) -> None:
+        if request.failure in ("csp", "origin"):
+            self.forbidden.append(request)
 
     async def open(self, path: str = "") -> None:
         """Open one of our addresses, and wait until live updates run."""
