@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from datetime import timedelta
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -74,10 +74,11 @@ class Link:
         async with self._turn:
             conn = await self._connection()
             try:
-                rows: list[asyncpg.Record] = await conn.fetch(
-                    sqlfiles.query(query), *args, timeout=self._timeout
-                )
-                return rows
+                with lost_as_fault(conn):
+                    rows: list[asyncpg.Record] = await conn.fetch(
+                        sqlfiles.query(query), *args, timeout=self._timeout
+                    )
+                    return rows
             except PostgresError:
                 # The server answered, so the connection is sound, unless it ended it.
                 if is_lost(conn):
@@ -138,6 +139,17 @@ def is_lost(conn: Any) -> bool:
         return bool(conn.is_closed())
     except InterfaceError:
         return True
+
+
+@contextmanager
+def lost_as_fault(conn: Any) -> Iterator[None]:
+    """asyncpg raises AttributeError where a connection is ended between two of its own steps: a fault as any."""
+    try:
+        yield
+    except AttributeError:
+        if not is_lost(conn):
+            raise
+        raise InterfaceError("the connection was lost") from None
 
 
 async def hang_up(pool: Pool, conn: Any) -> None:

@@ -20,7 +20,7 @@ import anyio
 import asyncpg
 
 from notifyq import backoff
-from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool, hang_up, is_lost
+from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool, hang_up, is_lost, lost_as_fault
 from notifyq.sqlfiles import query
 
 __all__ = ["Listener"]
@@ -105,24 +105,18 @@ class Listener:
             return False
         # Proofs may have been rare: the next one is made now.
         self._relied_on.set()
-        return await self._tell(self._conn, self._conn.add_listener)
+        await self._tell(self._conn, self._conn.add_listener)
+        return True
 
     async def unsubscribe(self) -> None:
         """Listen no more: a NOTIFY wakes every session that listens."""
         if self._conn is not None and not is_lost(self._conn):
             await self._tell(self._conn, self._conn.remove_listener)
 
-    async def _tell(self, conn: Any, change: Callable[..., Awaitable[None]]) -> bool:
-        try:
-            with anyio.fail_after(CONNECT_LIMIT):
-                async with self._turn:
-                    await change(CHANNEL, self._on_notification)
-        except AttributeError:
-            # What asyncpg raises where a connection is ended between two of its own steps.
-            if not is_lost(conn):
-                raise
-            return False
-        return True
+    async def _tell(self, conn: Any, change: Callable[..., Awaitable[None]]) -> None:
+        with anyio.fail_after(CONNECT_LIMIT), lost_as_fault(conn):
+            async with self._turn:
+                await change(CHANNEL, self._on_notification)
 
     async def _connect(self) -> Any:
         if self._listen_url is not None:
@@ -172,9 +166,10 @@ class Listener:
         if link is not None:
             return await self._heard_back(lambda: link.fetch("proof", self._channel))
         async with self._turn:
-            return await self._heard_back(
-                lambda: conn.fetch(query("proof"), self._channel, timeout=PROOF_LIMIT)
-            )
+            with lost_as_fault(conn):
+                return await self._heard_back(
+                    lambda: conn.fetch(query("proof"), self._channel, timeout=PROOF_LIMIT)
+                )
 
     async def _heard_back(self, send: Callable[[], Awaitable[object]]) -> bool:
         self._proof = anyio.Event()
