@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeAlias, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overload
 
 from notifyq.arguments import Parameters
 from notifyq.message import Email, OnDoubt
@@ -18,8 +18,8 @@ from notifyq.tasks import Registry
 __all__ = ["Builder", "DeferredEmail", "Unrenderable", "email", "registered"]
 
 P = ParamSpec("P")
-
-Made: TypeAlias = Email | Awaitable[Email]
+Q = ParamSpec("Q")
+R = TypeVar("R", bound="Email | Awaitable[Email]")
 
 
 class Unrenderable(Exception):
@@ -76,6 +76,17 @@ class Builder(Generic[P]):
         )
 
 
+class TypedBuilder(Builder[P], Generic[P, Q, R]):
+    """A builder for type checkers: *P* is what `deferred` takes, *Q* and *R* are the function's own."""
+
+    __slots__ = ()
+
+    def __call__(self, *args: Q.args, **kwargs: Q.kwargs) -> R:
+        """Make the email here and now. (With ``connection=True`` the first argument is a connection.)"""
+        made: R = self.function(*args, **kwargs)
+        return made
+
+
 registered: Registry = Registry()
 """All builders declared in this process."""
 
@@ -89,7 +100,7 @@ def email(
     priority: int = 0,
     on_doubt: OnDoubt = "ask",
     sample: Mapping[str, Any] | None = None,
-) -> Callable[[Callable[P, Made]], Builder[P]]: ...
+) -> Callable[[Callable[P, R]], TypedBuilder[P, P, R]]: ...
 
 
 @overload
@@ -101,7 +112,7 @@ def email(
     priority: int = 0,
     on_doubt: OnDoubt = "ask",
     sample: Mapping[str, Any] | None = None,
-) -> Callable[[Callable[Concatenate[Any, P], Made]], Builder[P]]: ...
+) -> Callable[[Callable[Concatenate[Any, P], R]], TypedBuilder[P, Concatenate[Any, P], R]]: ...
 
 
 def email(
@@ -112,7 +123,7 @@ def email(
     priority: int = 0,
     on_doubt: OnDoubt = "ask",
     sample: Mapping[str, Any] | None = None,
-) -> Callable[[Callable[..., Made]], Builder[Any]]:
+) -> Callable[[Callable[..., Any]], TypedBuilder[Any, Any, Any]]:
     """Declare a builder. With ``connection=True`` its first parameter is an asyncpg connection.
 
     *stream*, *priority* and *on_doubt* belong to the kind of mail, so they are declared here: they are
@@ -132,8 +143,8 @@ def email(
     if not 1 <= len(name) <= 200 or "\x00" in name:
         raise ValueError("a builder's name has 1 to 200 characters, and no NUL")
 
-    def declare(function: Callable[..., Made]) -> Builder[Any]:
-        declared: Builder[Any] = Builder(
+    def declare(function: Callable[..., Any]) -> TypedBuilder[Any, Any, Any]:
+        declared: TypedBuilder[Any, Any, Any] = TypedBuilder(
             name=name,
             function=function,
             connection=connection,
