@@ -45,7 +45,7 @@ async def overview(request: web.Request) -> web.Response:
         verdict=judge(pulse, ear),
         ear=ear,
         gates=[(gate, gate_words(gate, now)) for gate in pulse.gates],
-        failed=await _failed(state),
+        failed=await state.reads.rows("page_to_mend"),
         kept=await state.reads.row("page_kept"),
         hour=hour,
         day=day,
@@ -130,17 +130,6 @@ async def _charts_soon(state: State, now: Any) -> None:
 async def _refresh(state: State, now: Any) -> None:
     with contextlib.suppress(*DATABASE_FAULTS):
         await state.timeline.refresh(now)
-
-
-async def _failed(state: State) -> list[Any]:
-    """The newest rows that need a person: held first."""
-    held = await state.reads.rows("page_emails_failed", *_newest("held"), 5, 1000)
-    dead = await state.reads.rows("page_emails_failed", *_newest("dead"), 8 - len(held), 1000)
-    return [*held, *dead]
-
-
-def _newest(status: str) -> tuple[Any, ...]:
-    return (2**63 - 1, 0, status, None, None, None, None)
 
 
 def _badge(pulse: Pulse) -> dict[str, Any]:

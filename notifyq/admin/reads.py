@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,10 +14,12 @@ from notifyq.sqlfiles import query
 __all__ = ["Listing", "Reads"]
 
 PAGE: Final = 50
-WALK: Final = 20_000
+WALK: Final = 10_000
 """Rows that a list looks at, where a filter has no index."""
+SCATTERED: Final = 5_000
+"""The same where the rows do not lie side by side, so that each costs more."""
 READ_LIMIT: Final = 10.0
-FEW: Final = 10_000
+FEW: Final = 5_000
 """Up to so many rows under way are sorted; beyond it the newest rows are walked, which are mostly these."""
 
 Row = Mapping[str, Any]
@@ -30,6 +32,7 @@ class Listing:
     rows: tuple[Row, ...]
     older: int | None = None
     reach: int | None = None
+    looked: int = WALK
     wrong_time: str = ""
 
 
@@ -62,12 +65,14 @@ class Reads:
         if filters.key and (found := await self.row("page_emails_key", filters.key)) is not None:
             return Listing(rows=(found,) if self._fits(found, filters) else (), wrong_time=wrong)
         name = await self._email_route(filters)
-        rows = await self.rows(name, *args, limit + 1, WALK)
-        plain = not (filters.reason or filters.key or filters.recipient or filters.tag)
-        if name == "page_emails_newest" and len(rows) <= limit and (filters.status or not plain):
-            reach = await self.value("page_emails_reach", high, low, WALK - 1)
-            return _listing(rows, limit, reach, wrong)
-        return _listing(rows, limit, None, wrong)
+        walk = SCATTERED if name == "page_emails_failed" else WALK
+        rows = await self.rows(name, *args, limit + 1, walk)
+        reach = None
+        if len(rows) <= limit and name == "page_emails_failed":
+            reach = await self.value("page_emails_failed_reach", high, low, walk - 1, filters.status)
+        elif len(rows) <= limit and name == "page_emails_newest" and filters.narrow:
+            reach = await self.value("page_emails_reach", high, low, walk - 1)
+        return replace(_listing(rows, limit, reach, wrong), looked=walk)
 
     async def tasks(self, filters: Filters, now: datetime, *, limit: int = PAGE) -> Listing:
         """One page of calls of tasks."""

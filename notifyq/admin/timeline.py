@@ -20,6 +20,8 @@ HOUR: Final = timedelta(hours=1)
 MINUTE: Final = timedelta(minutes=1)
 UNSETTLED: Final = timedelta(minutes=2)
 """A commit may come later than the time that it carries: minutes as young as this are read again."""
+FRESH: Final = timedelta(seconds=1)
+"""However many pages are open, the newest minutes are read once in this time."""
 BIN_RATIO: Final = 1.25
 BIN_ZERO: Final = 0.001
 
@@ -66,6 +68,7 @@ class Timeline:
         self._read_to: datetime | None = None
         self._past: deque[datetime] = deque()
         self._turn = asyncio.Lock()
+        self._refreshed = datetime.min.replace(tzinfo=UTC)
 
     @property
     def complete(self) -> bool:
@@ -75,6 +78,8 @@ class Timeline:
     async def refresh(self, now: datetime) -> None:
         """Read what is new, and, the first time, the hours before it, the newest first."""
         async with self._turn:
+            if self.complete and now - self._refreshed < FRESH:
+                return
             if self._read_to is None:
                 this_hour = _minute(now) - HOUR
                 self._past.extend(this_hour - i * HOUR for i in range(1, 24))
@@ -85,6 +90,7 @@ class Timeline:
                 await self._read(self._past[0], self._past[0] + HOUR)
                 self._past.popleft()
             self._forget(now)
+            self._refreshed = now
 
     def hour(self, now: datetime) -> Window:
         """The last sixty minutes."""

@@ -19,3 +19,8 @@ alter table notifyq.emails
 -- rows that have ended, so that an email enters it once (its other versions do not), and the emails under
 -- way are found by their own indexes.
 create index emails_recipient on notifyq.emails (recipient, id) where finished_at is not null;
+
+-- "What has failed and why": counted and listed on the overview, on each page of the badge. Only failures
+-- enter it: a suppression and a cancellation are nobody's fault.
+create index emails_to_mend on notifyq.emails (finished_at)
+    where status = 'dead' and reason not in ('suppressed', 'cancelled');

@@ -15,7 +15,8 @@ newest as (
     select
         (select count(*) from (select from notifyq.emails where status = 'pending' limit 10001) c) as pending,
         (select count(*) from (select from notifyq.emails where status = 'processing' limit 10001) c) as processing,
-        (select count(*) from (select from notifyq.emails where status = 'doubt' limit 10001) c) as doubt,
+        (select count(*) from (select from notifyq.emails
+                               where status = 'doubt' and doubt_since is not null limit 10001) c) as doubt,
         (select count(*) from (select from notifyq.emails where status = 'held' limit 10001) c) as held,
         (select count(*) from (select from notifyq.emails where status = 'dead' limit 10001) c) as dead,
         (select count(*) from (select from notifyq.tasks where status = 'pending' limit 10001) c) as tasks_pending,
@@ -25,10 +26,11 @@ newest as (
     -- What a person has yet to look at: a suppression and a cancellation are nobody's fault.
     select count(*) as failed
     from (
-        select e.reason, e.finished_at from notifyq.emails e
-        where e.status = 'dead' order by e.id desc limit 10001
+        select from notifyq.emails e
+        where e.status = 'dead' and e.reason not in ('suppressed', 'cancelled')
+          and e.finished_at > clock_timestamp() - interval '7 days'
+        limit 10001
     ) e
-    where e.reason not in ('suppressed', 'cancelled') and e.finished_at > clock_timestamp() - interval '7 days'
 ), queues as (
     (select e.builder, e.priority from notifyq.emails e
      where e.status = 'pending' order by e.builder, e.priority limit 1)
@@ -55,6 +57,18 @@ select newest.*, counts.*, recently.failed,
         from (select * from notifyq.emails where finished_at is not null order by finished_at desc limit 1000) e
         where e.status = 'sent' limit 1) as last_sent
 from newest, counts, recently, due
+
+-- name: page_to_mend
+-- The newest rows that a person has yet to look at: held first.
+(select e.id, e.key, e.status, e.reason, e.run_after, e.finished_at, e.last_error, e.subject, e.builder
+ from notifyq.emails e
+ where e.status = 'held' order by e.id desc limit 5)
+union all
+(select e.id, e.key, e.status, e.reason, e.run_after, e.finished_at, e.last_error, e.subject, e.builder
+ from notifyq.emails e
+ where e.status = 'dead' and e.reason not in ('suppressed', 'cancelled')
+   and e.finished_at > clock_timestamp() - interval '7 days'
+ order by e.finished_at desc limit 5)
 
 -- name: page_changed
 -- Rows that something happened to since a history id: open pages of these look again.
@@ -141,7 +155,8 @@ with recursive halves as (
 select min(h.high) from halves h
 
 -- The lists share their parameters: $1 below this id, $2 from this id on, $3 status, $4 reason,
--- $5 beginning of the key, $6 recipient, $7 tag, $8 rows wanted, $9 rows to look at.
+-- $5 beginning of the key, $6 recipient, $7 tag, $8 rows wanted, $9 rows to look at. The walk decides what is
+-- looked at; `offset 0` keeps the planner from another idea (a rare reason is no reason to read a million rows).
 
 -- name: page_emails_newest
 -- By id, newest first: any filter, as far as the walk goes. One row more at the end says how far it came.
@@ -158,7 +173,7 @@ with walk as not materialized (
 )
 select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
        e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
-from wanted w join notifyq.emails e on e.id = w.id
+from wanted w cross join lateral (select * from notifyq.emails e where e.id = w.id offset 0) e
 order by e.id desc
 
 -- name: page_emails_reach
@@ -167,7 +182,7 @@ select e.id from notifyq.emails e where e.id < $1 and e.id >= $2 order by e.id d
 
 -- name: page_emails_failed
 -- Held and dead, by their own index.
-with walk as materialized (
+with walk as not materialized (
     (select e.id from notifyq.emails e
      where $3 = 'held' and e.status = 'held' and e.id < $1 and e.id >= $2 order by e.id desc limit $9)
     union all
@@ -176,12 +191,19 @@ with walk as materialized (
 )
 select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
        e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
-from walk w join notifyq.emails e on e.id = w.id
+from walk w cross join lateral (select * from notifyq.emails e where e.id = w.id offset 0) e
 where ($4::text is null or e.reason = $4)
   and ($5::text is null or starts_with(e.key, $5))
   and ($6::text is null or e.recipient = $6)
   and ($7::text is null or e.tag = $7)
-order by e.id desc limit $8
+order by w.id desc limit $8
+
+-- name: page_emails_failed_reach
+(select e.id from notifyq.emails e
+ where $4 = 'held' and e.status = 'held' and e.id < $1 and e.id >= $2 order by e.id desc offset $3 limit 1)
+union all
+(select e.id from notifyq.emails e
+ where $4 = 'dead' and e.status = 'dead' and e.id < $1 and e.id >= $2 order by e.id desc offset $3 limit 1)
 
 -- name: page_emails_under_way
 -- Pending, processing and doubt, by their own indexes; for a recipient also what has ended, by its index.
@@ -193,7 +215,7 @@ with walk as materialized (
      where coalesce($3, 'processing') = 'processing' and e.status = 'processing' limit $9)
     union all
     (select e.id from notifyq.emails e
-     where coalesce($3, 'doubt') = 'doubt' and e.status = 'doubt' limit $9)
+     where coalesce($3, 'doubt') = 'doubt' and e.status = 'doubt' and e.doubt_since is not null limit $9)
     union all
     (select e.id from notifyq.emails e
      where $3 is null and e.status = 'held' limit $9)
@@ -205,7 +227,7 @@ with walk as materialized (
 )
 select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
        e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
-from walk w join notifyq.emails e on e.id = w.id
+from walk w cross join lateral (select * from notifyq.emails e where e.id = w.id offset 0) e
 where e.id < $1 and e.id >= $2
   and ($3::text is null or e.status = $3)
   and ($4::text is null or e.reason = $4)
@@ -219,7 +241,7 @@ order by e.id desc limit $8
 select case $1
     when 'pending' then exists (select from notifyq.emails where status = 'pending' offset $2)
     when 'processing' then exists (select from notifyq.emails where status = 'processing' offset $2)
-    when 'doubt' then exists (select from notifyq.emails where status = 'doubt' offset $2)
+    when 'doubt' then exists (select from notifyq.emails where status = 'doubt' and doubt_since is not null offset $2)
 end
 
 -- name: page_task_many
@@ -249,7 +271,7 @@ with walk as not materialized (
 )
 select t.id, t.name, t.key, t.status, t.reason, t.attempts, t.max_attempts, t.run_after, t.created_at,
        t.finished_at, t.last_error, t.claim_seq
-from wanted w join notifyq.tasks t on t.id = w.id
+from wanted w cross join lateral (select * from notifyq.tasks t where t.id = w.id offset 0) t
 order by t.id desc
 
 -- name: page_tasks_reach
@@ -267,7 +289,7 @@ with walk as materialized (
 )
 select t.id, t.name, t.key, t.status, t.reason, t.attempts, t.max_attempts, t.run_after, t.created_at,
        t.finished_at, t.last_error, t.claim_seq
-from walk w join notifyq.tasks t on t.id = w.id
+from walk w cross join lateral (select * from notifyq.tasks t where t.id = w.id offset 0) t
 where t.id < $1 and t.id >= $2
   and ($4::text is null or t.reason = $4)
   and ($5::text is null or starts_with(t.key, $5))
