@@ -143,7 +143,7 @@ def is_lost(conn: Any) -> bool:
 
 @contextmanager
 def lost_as_fault(conn: Any) -> Iterator[None]:
-    """asyncpg raises AttributeError where a connection is ended between two of its own steps: a fault as any."""
+    """asyncpg raises AttributeError where a connection ends between two of its own steps: a fault as any."""
     try:
         yield
     except AttributeError:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
-
-import anyio
 
 from notifyq import attempt
 from notifyq.asking import Asker
@@ -164,7 +163,7 @@ class EmailWork:
             )
         return attempt.interrupted(job.claim, self._provider, self._settings, job.last_look)
 
-    def hand_over(self, decision: Decision, job: EmailJob) -> anyio.Event:
+    def hand_over(self, decision: Decision, job: EmailJob) -> asyncio.Event:
         """Have it written."""
         return self._recorder.hand_over(decision)
 

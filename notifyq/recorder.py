@@ -7,6 +7,7 @@ again for as long as it takes: an acceptance is evidence and is never given up.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 from collections import defaultdict
@@ -53,14 +54,14 @@ class Recorder:
         self._link = link
         self._account = account
         self._gate_troubled = gate_troubled
-        self._waiting: list[tuple[Decision, anyio.Event]] = []
-        self._work = anyio.Event()
+        self._waiting: list[tuple[Decision, asyncio.Event]] = []
+        self._work = asyncio.Event()
         self._complaints = Complaints()
         self._running = anyio.CancelScope(shield=True)
 
-    def hand_over(self, decision: Decision) -> anyio.Event:
+    def hand_over(self, decision: Decision) -> asyncio.Event:
         """Have *decision* written; the event is set once it is in the database."""
-        done = anyio.Event()
+        done = asyncio.Event()
         self._waiting.append((decision, done))
         self._work.set()
         return done
@@ -70,14 +71,14 @@ class Recorder:
         with self._running:
             while True:
                 await self._work.wait()
-                self._work = anyio.Event()
+                self._work = asyncio.Event()
                 batch, self._waiting = self._waiting, []
                 await self._write([decision for decision, _ in batch])
                 for _, done in batch:
                     done.set()
 
     def stop(self) -> None:
-        """End `run`, which no cancellation from outside ends: lanes that are cancelled still have to write."""
+        """End `run`, which no cancellation from outside ends: cancelled lanes still have to write."""
         self._running.cancel()
 
     async def _write(self, decisions: list[Decision]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -107,10 +108,10 @@ class TaskWork:
             return None
         return self._decide(job, SHUT_DOWN)
 
-    def hand_over(self, decision: Decision | None, job: TaskJob) -> anyio.Event:
+    def hand_over(self, decision: Decision | None, job: TaskJob) -> asyncio.Event:
         """Have it written, unless it is not ours to write."""
         if decision is None:
-            written = anyio.Event()
+            written = asyncio.Event()
             written.set()
             return written
         return self._recorder.hand_over(decision)
