@@ -9,7 +9,7 @@ from typing import Final
 
 from aiohttp import web
 
-from notifyq.admin import acts, emails, guard, overview, tasks
+from notifyq.admin import acts, emails, guard, overview, previews, tasks
 from notifyq.admin.safety import is_loopback
 from notifyq.admin.state import STATE, Authorise, State
 from notifyq.admin.static_files import static_file
@@ -32,6 +32,8 @@ _GET: Final = (
     ("email_attachment", f"/emails/{_ID}/attachments/{{number:[0-9]{{1,4}}}}", emails.attachment),
     ("tasks", "/tasks", tasks.tasks),
     ("task", f"/tasks/{_ID}", tasks.task),
+    ("previews", "/previews", previews.previews),
+    ("preview_body", "/previews/body", previews.preview_body),
     ("badge", "/badge", overview.badge),
     ("badge_json", "/badge.json", overview.badge_json),
     ("live", "/live", overview.live),
@@ -61,13 +63,14 @@ def app(
     provider: Provider | None = None,
     worker: Worker | None = None,
     env: Mapping[str, str] | None = None,
+    reload: bool = False,
 ) -> web.Application:
     """The operator's page as an aiohttp application, to be mounted in yours.
 
     Somebody must say who may see it: *authorise* gets each request and answers False, True or the
     operator's name (it may be async), or *password* is asked for. *provider* names the account whose gate
     counts for ``/healthz``, *worker* the one in this process, *env* the environment of the payloads shown
-    (``os.environ`` as it then is).
+    (``os.environ`` as it then is). With *reload*, for development, previews follow their files.
 
     Raises `InvalidSettings` if nobody does.
 
@@ -94,6 +97,7 @@ def app(
             worker=worker,
             env=env,
             local=False,
+            reload=reload,
         )
     )
 
@@ -106,10 +110,11 @@ async def serve(
     port: int = 8025,
     password: str | None = None,
     worker: Worker | None = None,
+    reload: bool = False,
 ) -> AsyncIterator[str]:
     """Serve the page by itself for as long as the block lasts; gives its URL. Port 0: any free one.
 
-    Without *password* on loopback only. Raises `InvalidSettings` for another *host*.
+    Without *password* on loopback only. *reload* as in `app`. Raises `InvalidSettings` for another *host*.
 
     Example::
 
@@ -131,6 +136,7 @@ async def serve(
             worker=worker,
             env=None,
             local=password is None,
+            reload=reload,
         )
     )
     runner = web.AppRunner(made, access_log=None, shutdown_timeout=2.0)

@@ -22,6 +22,7 @@ from notifyq.admin.safety import (
     same_secret,
 )
 from notifyq.admin.state import STATE, State
+from notifyq.builders import registered
 from notifyq.db import DATABASE_FAULTS, describe
 
 __all__ = ["actor", "checked_form", "guard", "log_in", "log_out", "secure", "shown"]
@@ -94,6 +95,7 @@ def shown(request: web.Request, template: str, *, status: int = 200, **values: A
         token=lambda scope: state.sessions.token(session, scope) if session else "",
         may_leave=session is not None and session.inside,
         admitted=visit.actor is not None,
+        previews=bool(registered),
         **values,
     )
 

@@ -16,7 +16,7 @@ from notifyq.errors import InvalidEmail, InvalidSettings, MissingSender
 from notifyq.message import Email
 from notifyq.postmark_payload import build_postmark_payload
 
-__all__ = ["File", "MessageView", "payload_of", "read_message", "tame"]
+__all__ = ["File", "MessageView", "decoded", "payload_of", "payload_of_email", "read_message", "tame"]
 
 TEXT_SHOWN: Final = 100_000
 HTML_SHOWN: Final = 1_000_000
@@ -91,8 +91,23 @@ def payload_of(
     claim = row["claim_seq"] + (row["status"] in ("pending", "held", "dead"))
     try:
         email = Email.from_message(row["key"], json.loads(row["message"]))
-        payload = build_postmark_payload(email, env, uid=UUID(str(row["uid"])), claim=claim)
-    except (InvalidEmail, InvalidSettings, MissingSender) as error:
+    except InvalidEmail as error:
+        return "", str(error)
+    return payload_of_email(email, env, uid=UUID(str(row["uid"])), claim=claim, whole=whole)
+
+
+def payload_of_email(
+    email: Email,
+    env: Mapping[str, str] | None,
+    *,
+    uid: UUID | None = None,
+    claim: int | None = None,
+    whole: bool = False,
+) -> tuple[str, str]:
+    """The JSON of an email, and why there is none."""
+    try:
+        payload = build_postmark_payload(email, env, uid=uid, claim=claim)
+    except (InvalidSettings, MissingSender) as error:
         return "", str(error)
     shown = payload if whole else _shortened(payload)
     return json.dumps(shown, indent=2, ensure_ascii=False), ""

@@ -28,7 +28,10 @@ Authorise: TypeAlias = Callable[[web.Request], Allowed | Awaitable[Allowed]]
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """*local*: served on loopback without a password, so only loopback names are answered."""
+    """*local*: served on loopback without a password, so only loopback names are answered.
+
+    *reload*: previews follow the files of their builders.
+    """
 
     pool: Pool
     password: str | None
@@ -37,6 +40,7 @@ class State:
     worker: Worker | None
     env: Mapping[str, str] | None
     local: bool
+    reload: bool
     reads: Reads = field(init=False)
     hub: Hub = field(init=False)
     timeline: Timeline = field(init=False)

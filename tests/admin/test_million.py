@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 import pytest
+from outbox import until
 from visitor import Rows, Visitor
 
 from notifyq.sqlfiles import query
@@ -111,12 +112,18 @@ async def test_the_first_byte_of_a_million_rows_comes_within_100_ms(
 ) -> None:
     """The median of each list and of the overview, once the charts have been counted."""
     await filled(rows, 1_000_000)
+    await until(lambda: charts_are_counted(visitor), seconds=60, what="the charts are counted")
     took = {path: await first_byte(visitor, path) for path in PATHS}
 
     for path, seconds in took.items():
         print(f"{seconds * 1000:7.1f} ms  /{path}")
         record_property(path or "/", seconds)
     assert {path: seconds for path, seconds in took.items() if seconds > FIRST_BYTE} == {}
+
+
+async def charts_are_counted(visitor: Visitor) -> bool:
+    """The first page of a process counts a day, behind the page."""
+    return "still counting" not in (await visitor.get("")).text
 
 
 async def first_byte(visitor: Visitor, path: str) -> float:

@@ -127,7 +127,7 @@
 
   let stream = null;
   const open = () => {
-    if (!watch || stream || document.hidden || !window.EventSource) return;
+    if (!watch || watch === "preview" || stream || document.hidden || !window.EventSource) return;
     stream = new EventSource(`${root}live`);
     stream.addEventListener("hello", () => { say("on", "live"); look(); });
     stream.addEventListener("change", (event) => {
@@ -211,7 +211,7 @@
     "/": () => { const input = one("[data-first]"); if (input) { input.focus(); input.select(); } },
     "?": () => { if (help && !help.open) help.showModal(); },
   };
-  const GO = { o: "", e: "emails", t: "tasks" };
+  const GO = { o: "", e: "emails", t: "tasks", p: "previews" };
   let going = 0;
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || (help && help.open)) return;
@@ -236,5 +236,7 @@
   if (body.hasAttribute("data-soon")) {
     const soon = setInterval(() => { if (body.hasAttribute("data-soon")) look(); else clearInterval(soon); }, 2000);
   }
-  open();
+  // A builder's file may change at any moment while somebody works on it.
+  if (watch === "preview") setInterval(() => { if (!document.hidden) look(); }, 1500);
+  else open();
 })();
