@@ -215,9 +215,11 @@ class Worker:
         with anyio.move_on_after(self.settings.grace):
             for lane in self._lanes:
                 await lane.ended.wait()
-        left = self._under_way()
+        left = [
+            f"{lane.name} {', '.join(map(str, lane.under_way))}" for lane in self._lanes if lane.under_way
+        ]
         if left:
-            log.warning("left behind after %g s: emails %s", self.settings.grace, ", ".join(map(str, left)))
+            log.warning("left behind after %g s: %s", self.settings.grace, "; ".join(left))
         scope.cancel()
 
     def _under_way(self) -> list[int]:
