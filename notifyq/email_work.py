@@ -20,6 +20,7 @@ from notifyq.db import Link, seconds
 from notifyq.errors import InvalidEmail
 from notifyq.lane import Batch, Room
 from notifyq.lifecycle import Claim, Doubt, Pending, after_ask, builder_failed, unrenderable
+from notifyq.low_water import LowWater
 from notifyq.provider import Deferred, Inconclusive, Missing, Provider
 from notifyq.recorder import Recorder
 from notifyq.rendering import BuilderFailed, Renderer
@@ -73,6 +74,7 @@ class EmailWork:
         self._lease = seconds(settings.lease)
         self._jobs: set[EmailJob] = set()
         self._asking = 0
+        self._mark = LowWater()
         self._clocks = ClockWatch(distrust=1.5 * settings.settle)
         self.gate = "open"
         self.gate_failures = 0
@@ -94,16 +96,24 @@ class EmailWork:
             self._builders,
             self._lease,
             room.bulk,
+            self._mark.since(claimed_at),
         )
         head = rows[0]
         self._note_gate(head["gate"], head["gate_failures"])
         self._note_clock(head["clock"], claimed_at)
+        claimed = sum(row["id"] is not None for row in rows)
+        self._mark.note(
+            head["clock"],
+            started=claimed_at,
+            ended=steady_clock(),
+            everything=claimed < room.bulk and head["gate"] == "open",
+        )
         jobs = [self._job(row, claimed_at) for row in rows if row["id"] is not None]
         self._jobs.update(jobs)
         self._asking += sum(job.claim.asking for job in jobs)
         return Batch(
             jobs=jobs,
-            wake_in=head["wake_in"],
+            wake_in=_sooner(head["wake_in"], self._mark.look_again_in),
             waited=max((job.claim.waited for job in jobs), default=0.0),
             held_back=self._asking >= self._settings.ask_slots,
             others_at_work=head["others_at_work"],
@@ -230,6 +240,10 @@ class EmailWork:
             say = log.info if state == "open" else log.warning
             say("the gate of %s is %s", self._provider.account, state)
         self.gate, self.gate_failures = state, failures
+
+
+def _sooner(one: float | None, other: float | None) -> float | None:
+    return min((wait for wait in (one, other) if wait is not None), default=None)
 
 
 _CLAIM_COLUMNS = (

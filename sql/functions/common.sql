@@ -78,6 +78,26 @@ end $$;
 
 create or replace trigger ring after insert on notifyq.emails
     for each statement execute function notifyq.ring_after_insert();
+
+-- Which priorities there are, for claims that may not walk the whole index.
+create or replace function notifyq.note_kinds() returns trigger language plpgsql as $$
+begin
+    if exists (
+        select from added a
+        where not exists (
+            select from notifyq.kinds k
+            where k.lane = 'email' and k.name = a.builder and k.priority = a.priority)
+    ) then
+        insert into notifyq.kinds (lane, name, priority)
+        select distinct 'email', a.builder, a.priority from added a
+        on conflict do nothing;
+    end if;
+    return null;
+end $$;
+
+create or replace trigger note_kinds after insert on notifyq.emails
+    referencing new table as added
+    for each statement execute function notifyq.note_kinds();
 create or replace trigger ring after insert on notifyq.tasks
     for each statement execute function notifyq.ring_after_insert();
 

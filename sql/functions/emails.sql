@@ -180,6 +180,10 @@ end $$;
 -- p_bulk_slots: at most so many of them are not urgent (priority 0 or more; asks count among these). The
 -- rest of the slots is kept for urgent mail, so that slow POSTs of a newsletter hold up no password reset.
 --
+-- p_since: leave out what was due before that. While somebody holds an old snapshot, the entries of rows
+-- that are long sent cannot leave the index, and every claim would walk over them; a worker that finds
+-- its claims slow looks at the recent part only, and at everything now and then (notifyq/email_work.py).
+--
 -- Every row of the answer carries the same first columns (when to come again, the gate); the email's
 -- columns are null in the one row of an answer that claimed nothing.
 --
@@ -197,6 +201,7 @@ create or replace function notifyq.claim_emails(
     p_builders text[],
     p_lease interval,
     p_bulk_slots int default null,
+    p_since timestamptz default null,
     p_now timestamptz default null
 ) returns table (
     wake_in double precision, clock timestamptz, gate text, gate_failures int, others_at_work boolean,
@@ -208,6 +213,7 @@ create or replace function notifyq.claim_emails(
 #variable_conflict use_column
 declare
     v_now      timestamptz := coalesce(p_now, clock_timestamp());
+    v_since    timestamptz := coalesce(p_since, '-infinity');
     v_pass     record;
     v_ids      bigint[] := '{}';
     v_more     bigint[];
@@ -244,37 +250,27 @@ begin
     v_bulk := coalesce(p_bulk_slots, p_slots) - cardinality(v_ids);
     v_wake := least(v_wake, v_pass.wake_at);
 
-    while v_left > 0 loop
-        select min(b.priority) into v_priority
-        from unnest(p_builders) as k (builder) cross join lateral (
-            select e.priority from notifyq.emails e
-            where e.status = 'pending' and e.builder = k.builder
-              and (v_priority is null or e.priority > v_priority)
-            order by e.priority limit 1
-        ) b;
-        exit when v_priority is null;
+    foreach v_priority in array notifyq.email_priorities(p_builders, p_since) loop
         v_room := case when v_priority < 0 then v_left else least(v_left, v_bulk) end;
         exit when v_room <= 0;
-
-        select coalesce(array_agg(due.id), '{}'), coalesce(bool_or(due.send_before <= v_now), false)
-        into v_more, v_expired
-        from (
-            select b.id, b.send_before
-            from unnest(p_builders) as k (builder) cross join lateral (
-                select e.id, e.run_after, e.send_before from notifyq.emails e
-                where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
-                  and e.run_after <= v_now and e.doubt_since is null
-                order by e.run_after, e.id limit v_room
-                for no key update skip locked
-            ) b
-            order by b.run_after, b.id limit v_room
-        ) due;
-        if v_expired then
-            -- They take no slot: what lies behind them is looked at in the next turn of the loop.
+        loop
+            select coalesce(array_agg(due.id), '{}'), coalesce(bool_or(due.send_before <= v_now), false)
+            into v_more, v_expired
+            from (
+                select b.id, b.send_before
+                from unnest(p_builders) as k (builder) cross join lateral (
+                    select e.id, e.run_after, e.send_before from notifyq.emails e
+                    where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
+                      and e.run_after >= v_since and e.run_after <= v_now and e.doubt_since is null
+                    order by e.run_after, e.id limit v_room
+                    for no key update skip locked
+                ) b
+                order by b.run_after, b.id limit v_room
+            ) due;
+            exit when not v_expired;
+            -- They take no slot: look again at what lies behind them.
             perform notifyq.expire_emails(v_more, v_now);
-            v_priority := v_priority - 1;
-            continue;
-        end if;
+        end loop;
         v_ids := v_ids || v_more;
         v_left := v_left - cardinality(v_more);
         if v_priority >= 0 then
@@ -286,7 +282,7 @@ begin
             from unnest(p_builders) as k (builder) cross join lateral (
                 select e.run_after from notifyq.emails e
                 where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
-                  and e.id <> all (v_more) and e.doubt_since is null
+                  and e.run_after >= v_since and e.id <> all (v_more) and e.doubt_since is null
                 order by e.run_after, e.id limit 1
             ) b;
             v_wake := least(v_wake, v_next);
@@ -329,7 +325,10 @@ begin
         )
         select
             extract(epoch from v_wake - v_now)::double precision, v_now, v_pass.state, v_pass.failures,
-            exists (select from notifyq.emails o where o.status = 'processing' and o.claimed_by <> p_worker),
+            exists (
+                select from notifyq.emails o
+                where o.status = 'processing' and o.claimed_by <> p_worker
+                  and o.lease_until >= case when p_since is null then '-infinity' else v_now end),
             c.id, c.uid, c.key, case when c.doubt_since is null then c.message::text end,
             c.claim_seq, c.attempts, c.max_attempts,
             c.doubt_since is not null, v_pass.probing and c.doubt_since is null, c.stream, c.on_doubt,
@@ -340,6 +339,33 @@ begin
             c.priority < 0 and c.doubt_since is null
         from (values (1)) as always left join claimed c on true
         order by c.priority, c.run_after, c.id;
+end $$;
+
+-- The priorities that pending emails may have, lowest first. All of them by hopping over the index; with
+-- p_since by notifyq.kinds, since a hop would walk over the dead entries too.
+create or replace function notifyq.email_priorities(p_builders text[], p_since timestamptz) returns int[]
+language plpgsql stable as $$
+declare
+    v_found    int[] := '{}';
+    v_priority int;
+begin
+    if p_since is not null then
+        return array(
+            select distinct k.priority from notifyq.kinds k
+            where k.lane = 'email' and k.name = any (p_builders) order by k.priority);
+    end if;
+    loop
+        select min(b.priority) into v_priority
+        from unnest(p_builders) as k (builder) cross join lateral (
+            select e.priority from notifyq.emails e
+            where e.status = 'pending' and e.builder = k.builder
+              and (v_priority is null or e.priority > v_priority)
+            order by e.priority limit 1
+        ) b;
+        exit when v_priority is null;
+        v_found := v_found || v_priority;
+    end loop;
+    return v_found;
 end $$;
 
 -- The accounts that a worker of p_account may ask: its own, and those that the provider itself calls
@@ -656,6 +682,7 @@ begin
         with released as (
             update notifyq.emails e
             set status = case when e.doubt_since is null then 'pending' else 'doubt' end,
+                run_after = v_now,
                 attempts = e.attempts - (e.doubt_since is null)::int,
                 lease_until = null, leased_at = null, claimed_by = null
             where e.status = 'processing' and e.claimed_by = p_worker and e.id <> all (p_known)

@@ -170,6 +170,14 @@ create table notifyq.gates (
     constraint until_exactly_while_shut check ((until is not null) = (state <> 'open'))
 );
 
+-- Which priorities the emails of a builder have had: few, and never fewer.
+create table notifyq.kinds (
+    lane     text not null,
+    name     text not null,
+    priority int not null,
+    primary key (lane, name, priority)
+);
+
 -- Work that one worker does for all, at most once in a while.
 create table notifyq.chores (
     name    text primary key,

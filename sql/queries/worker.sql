@@ -12,7 +12,7 @@ select set_config('default_transaction_isolation', 'read committed', false),
        set_config('application_name', $1, false)
 
 -- name: claim_emails
-select * from notifyq.claim_emails($1, $2, $3, $4, $5, $6, $7)
+select * from notifyq.claim_emails($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: email_sent
 select * from notifyq.email_sent($1, $2, $3, $4)

@@ -1,0 +1,51 @@
+"""When may a claim leave out the oldest part of its index? Pure: times are handed in.
+
+A held snapshot (a dump, a forgotten transaction) keeps the index entries of rows that are long sent. A
+claim walks over all of them before it finds a row. A worker that sees its claims grow slow leaves out
+what was due well before a moment at which it had claimed everything that was due, and looks at everything
+again every few seconds: what a long transaction commits with an old time is found then.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Final
+
+__all__ = ["LowWater"]
+
+SLOW: Final = 0.01
+"""A whole claim that took longer than this, in seconds, is followed by partial ones."""
+
+MARGIN: Final = timedelta(seconds=10)
+"""Left between the mark and the moment it stands for."""
+
+WHOLE_EVERY: Final = 5.0
+"""Seconds between two looks at everything."""
+
+
+class LowWater:
+    """The mark of one worker."""
+
+    def __init__(self) -> None:
+        self._mark: datetime | None = None
+        self._slow = False
+        self._whole_at = float("-inf")
+        self._partial = False
+
+    def since(self, now: float) -> datetime | None:
+        """From when on the next claim has to look; None: at everything. *now* is the steady clock."""
+        self._partial = self._slow and self._mark is not None and now - self._whole_at < WHOLE_EVERY
+        return self._mark if self._partial else None
+
+    @property
+    def look_again_in(self) -> float | None:
+        """After a claim that left out a part: look at everything in so many seconds, due or not."""
+        return WHOLE_EVERY if self._partial else None
+
+    def note(self, clock: datetime, *, started: float, ended: float, everything: bool) -> None:
+        """Note a claim: the database's *clock*, when it began and ended, and whether it left nothing due."""
+        if not self._partial:
+            self._slow = ended - started > SLOW
+            self._whole_at = ended
+        if everything:
+            self._mark = clock - MARGIN

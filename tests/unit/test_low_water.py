@@ -1,0 +1,51 @@
+"""A claim leaves out the old part of its index only while that pays, and never for long."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from notifyq.low_water import MARGIN, WHOLE_EVERY, LowWater
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_a_fast_claim_looks_at_everything() -> None:
+    """The rule is for a held snapshot; without one, every claim is exact."""
+    mark = LowWater()
+    for turn in range(5):
+        assert mark.since(turn) is None
+        mark.note(NOW, started=turn, ended=turn + 0.002, everything=True)
+
+
+def test_after_a_slow_claim_only_the_recent_part_is_looked_at_for_a_while() -> None:
+    """And everything again after a few seconds: a long transaction may commit an old time."""
+    mark = LowWater()
+    assert mark.since(0) is None
+    mark.note(NOW, started=0, ended=0.2, everything=True)
+
+    assert mark.look_again_in is None
+    assert mark.since(0.3) == NOW - MARGIN
+    assert mark.look_again_in == WHOLE_EVERY
+    mark.note(NOW + timedelta(seconds=1), started=0.3, ended=0.301, everything=True)
+    assert mark.since(1) == NOW + timedelta(seconds=1) - MARGIN
+    assert mark.since(0.2 + WHOLE_EVERY) is None
+
+
+def test_the_mark_stands_while_a_claim_leaves_rows_behind() -> None:
+    """With a backlog the oldest rows are the next ones: they may not be left out."""
+    mark = LowWater()
+    mark.since(0)
+    mark.note(NOW, started=0, ended=0.2, everything=False)
+
+    assert mark.since(1) is None
+
+
+def test_when_the_snapshot_is_gone_claims_are_whole_again() -> None:
+    """The look at everything that follows is fast."""
+    mark = LowWater()
+    mark.since(0)
+    mark.note(NOW, started=0, ended=0.2, everything=True)
+    assert mark.since(6) is None
+    mark.note(NOW, started=6, ended=6.001, everything=True)
+
+    assert mark.since(6.1) is None
