@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 
 from harness.contestants import NOTIFYQ
 from harness.report import Bar, Options, Result, answer
@@ -20,6 +21,7 @@ import notifyq
 from notifyq.settings import WorkerSettings
 
 EACH = 10
+SYSTEM = replace(NOTIFYQ, variant="tasks", slots=20)
 NEVER = 3600.0
 
 
@@ -45,9 +47,9 @@ async def recovery(options: Options) -> Result:
 async def one_crash(options: Options, number: int) -> tuple[float, float]:
     """Seconds from the kill to the last task's second run, and to the last question."""
     async with database(options.dsn, "recovery") as where:
-        NOTIFYQ.do("setup", where.dsn)
+        SYSTEM.do("setup", where.dsn)
         with SinkProcess(delay=NEVER) as sink:
-            doomed = NOTIFYQ.work(where.dsn, sink.url)
+            doomed = SYSTEM.work(where.dsn, sink.url)
             async with where.connect() as conn:
                 for place in range(EACH):
                     await notifyq.enqueue(conn, nap.call(number=place))
@@ -56,7 +58,7 @@ async def one_crash(options: Options, number: int) -> tuple[float, float]:
             sink.wait_for(EACH)
             killed = time.monotonic()
             doomed.kill()
-            with NOTIFYQ.work(where.dsn, sink.url) as heir:
+            with SYSTEM.work(where.dsn, sink.url) as heir:
                 runs = await asyncio.to_thread(heir.lines, EACH)
                 searches = await asyncio.to_thread(sink.wait_for_searches, EACH)
             doomed.stop()

@@ -1,8 +1,8 @@
 """notifyq itself, as an app would use it.
 
-Variants: ``poll`` (no LISTEN), ``urgent`` (the producer's emails have priority -1), ``workers=N`` (N workers
-in this process, each with a pool of its own). With BENCH_TRACE=FILE a worker writes down its claims: one
-JSON line ``[start, end, [uid, ...]]`` each, in monotonic seconds.
+Variants: ``poll`` (no LISTEN), ``tasks`` (tasks are served, too), ``urgent`` (the producer's emails have
+priority -1), ``workers=N`` (N workers in this process, each with a pool of its own). With BENCH_TRACE=FILE a
+worker writes down its claims: one JSON line ``[start, end, [uid, ...]]`` each, in monotonic seconds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class Notifyq:
                 pool,
                 provider=notifyq.Postmark(TOKEN, api_url=given.url, connections=given.slots),
                 settings=notifyq.WorkerSettings(slots=given.slots, grace=2),
-                listen=given.variant != "poll",
+                tasks=[nap] if name == "tasks" else [],
+                listen=name != "poll",
             )
             for pool in pools
         ]
