@@ -19,6 +19,8 @@ from notifyq.cli import main
 from notifyq.embedded_binaries import BIN_SETTING
 from notifyq.testing.database import Databases, apart, connected
 
+ONE_SERVER_IS_ENOUGH = True  # the statements are tested in tests/sql, on every server
+
 
 @pytest.mark.parametrize("name", sorted(main.commands))
 def test_the_help_of_each_command_has_an_example(name: str) -> None:

@@ -12,6 +12,8 @@ from contextlib import suppress
 
 from command import LIMIT, MESSAGE, environment, hold, notifyq, put, rows, value
 
+ONE_SERVER_IS_ENOUGH = True  # the statements are tested in tests/sql, on every server
+
 
 def test_list_pages_by_id_and_filters(notifyq_dsn: str) -> None:
     """Pages stay right while rows are added at the top."""

@@ -16,6 +16,8 @@ from notifyq import Postmark, Worker, WorkerSettings
 from notifyq.cli import main
 from notifyq.testing import FakePostmark
 
+ONE_SERVER_IS_ENOUGH = True  # the statements are tested in tests/sql, on every server
+
 
 def test_send_makes_the_email_that_the_flags_describe(notifyq_dsn: str, tmp_path: Path) -> None:
     """Each flag ends up in its own field."""

@@ -7,6 +7,8 @@ from command import hold, notifyq, put, rows, status, value
 
 from notifyq.cli import verdict
 
+ONE_SERVER_IS_ENOUGH = True  # the statements are tested in tests/sql, on every server
+
 
 def test_status_of_an_empty_outbox_is_that_mail_flows(notifyq_dsn: str) -> None:
     """Nothing due, nothing wrong: monitoring stays quiet."""

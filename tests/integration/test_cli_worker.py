@@ -19,6 +19,8 @@ from command import LIMIT, MESSAGE, NOWHERE, QUICK, notifyq, rows, running, stat
 from notifyq.cli import main
 from notifyq.testing import FakePostmark, faults
 
+ONE_SERVER_IS_ENOUGH = True  # the statements are tested in tests/sql, on every server
+
 
 async def test_a_worker_posts_what_plain_sql_enqueues_and_ends_with_0(
     notifyq_dsn: str, notifyq_pool: Any, fake_postmark: FakePostmark
