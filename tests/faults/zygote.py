@@ -16,14 +16,14 @@ import select
 import signal
 import sys
 import traceback
+import zlib
 from typing import Any
 
 import anyio
 import asyncpg
+from stepping import Steps
 
 from notifyq import Email, Postmark, Worker, WorkerSettings, enqueue
-
-READY, ENDED = "ready", "ended"
 
 
 def main() -> None:
@@ -94,7 +94,10 @@ def _be_a_child(order: dict[str, Any]) -> None:
 
 
 async def _work(order: dict[str, Any]) -> None:
-    """A worker that drains at SIGTERM."""
+    """A worker that drains at SIGTERM. With ``steps`` it stops where it is told (see `stepping`)."""
+    steps = Steps(order["steps"]) if "steps" in order else None
+    if steps is not None:
+        steps.install()
     async with asyncpg.create_pool(order["dsn"], min_size=0, max_size=6) as pool:
         worker = Worker(
             pool,
@@ -105,8 +108,14 @@ async def _work(order: dict[str, Any]) -> None:
         )
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.drain)
         async with anyio.create_task_group() as tasks:
+            if steps is not None:
+                steps.cancel, steps.drain = tasks.cancel_scope.cancel, worker.drain
+                asyncio.get_running_loop().add_signal_handler(
+                    signal.SIGUSR1, lambda: (steps.report(), os._exit(0))
+                )
             await tasks.start(worker.run)
-            _say(order, READY)
+    if steps is not None and "stop" not in order["steps"]:
+        steps.report()
 
 
 async def _order(order: dict[str, Any]) -> None:
@@ -151,18 +160,12 @@ def an_email(key: str, **parts: Any) -> Email:
     """An email whose address and body may never be seen in a log."""
     return Email(
         key=key,
-        to=f"canary-address-{key}@example.com",
+        to=f"canary-address-{zlib.crc32(key.encode())}@example.com",
         from_="shop@example.com",
         subject="s",
         text="canary-body",
         **parts,
     )
-
-
-def _say(order: dict[str, Any], word: str) -> None:
-    """Tell the parent, through a file whose existence is the news."""
-    if path := order.get("says"):
-        os.close(os.open(f"{path}.{word}", os.O_WRONLY | os.O_CREAT))
 
 
 KINDS = {"worker": _work, "orders": _order}
