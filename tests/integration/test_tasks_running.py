@@ -22,6 +22,12 @@ from notifyq.testing import FakePostmark
 
 ONE_SERVER_IS_ENOUGH = True
 
+LAST_CLAIM_IS_OVER = """
+select bool_and(state = 'idle' and clock_timestamp() - state_change > interval '0.3 s')
+from pg_stat_activity
+where datname = current_database() and application_name = 'notifyq worker claims'
+"""
+
 
 @pytest.fixture
 async def fleet(notifyq_pool: Any, fake_postmark: FakePostmark) -> AsyncIterator[Fleet]:
@@ -448,10 +454,15 @@ async def test_a_shutdown_lets_running_calls_finish_within_grace(fleet: Fleet) -
         started.set()
         await go_on.wait()
 
-    worker = await fleet.start(work)
+    worker = await fleet.start(work, lease=20.0)
     id = await fleet.put(work.call())
     await started.wait()
     stopping = asyncio.create_task(fleet.stop(worker))
+
+    async def claims_no_more() -> bool:
+        return bool(await fleet.pool.fetchval(LAST_CLAIM_IS_OVER))
+
+    await until(claims_no_more, what="a claim that was under way is over")
     waiting = await fleet.put(work.call())
     go_on.set()
     await stopping
