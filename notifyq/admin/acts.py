@@ -82,7 +82,7 @@ async def bulk(request: web.Request) -> web.StreamResponse:
     state = request.app[STATE]
     filters = Filters.read({key: str(form[key]) for key in form if key not in ("token", "row", "act")})
     rows = await _matching(state, lane, filters) if form.get("all") else _chosen(form)
-    return shown(
+    return await shown(
         request,
         "confirm.html",
         lane=lane,

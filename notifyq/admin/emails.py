@@ -37,7 +37,7 @@ async def emails(request: web.Request) -> web.Response:
     filters = Filters.read(request.query)
     pulse = await state.hub.pulse()
     listing = await state.reads.emails(filters, pulse.row["now"])
-    return shown(
+    return await shown(
         request,
         "emails.html",
         filters=filters,
@@ -61,7 +61,7 @@ async def email(request: web.Request) -> web.Response:
     sendable = not message.purged and not message.builder
     payload, no_payload = payload_of(row, state.env) if sendable and view == "payload" else ("", "")
     pulse = await state.hub.pulse()
-    return shown(
+    return await shown(
         request,
         "email.html",
         email=row,

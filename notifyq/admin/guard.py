@@ -58,12 +58,12 @@ async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
     except web.HTTPException as answer:
         if answer.status < 400:
             raise
-        return shown(
+        return await shown(
             request, "error.html", status=answer.status, said=_SAID.get(answer.status, answer.reason)
         )
     except DATABASE_FAULTS as error:
         log.warning("the page could not be made: %s", describe(error))
-        return shown(request, "error.html", status=503, said="The database does not answer. Try again.")
+        return await shown(request, "error.html", status=503, said="The database does not answer. Try again.")
 
 
 _SAID: Final = {
@@ -82,14 +82,14 @@ async def secure(_request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(PAGE_HEADERS)
 
 
-def shown(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
+async def shown(request: web.Request, template: str, *, status: int = 200, **values: Any) -> web.Response:
     """Render a page for whoever asked."""
     state = request.app[STATE]
     visit = VISIT.get()
     session = visit.session
-    return page(
+    return await page(
         request,
-        state.templates,
+        state.canvas,
         template,
         status=status,
         token=lambda scope: state.sessions.token(session, scope) if session else "",
@@ -128,12 +128,14 @@ async def log_in(request: web.Request) -> web.StreamResponse:
     form = await checked_form(request, lambda _form: "login")
     wait = state.logins.wait(who)
     if wait > 0:
-        answer = shown(request, "login.html", status=429, trail=_trail(form), wrong="", wait=int(wait) + 1)
+        answer = await shown(
+            request, "login.html", status=429, trail=_trail(form), wrong="", wait=int(wait) + 1
+        )
         answer.headers["Retry-After"] = str(int(wait) + 1)
         return answer
     if state.password is None or not same_secret(str(form.get("password", "")), state.password):
         state.logins.count(who)
-        return shown(
+        return await shown(
             request, "login.html", status=401, trail=_trail(form), wrong="That is not the password.", wait=0
         )
     VISIT.get().new = state.sessions.start(inside=True)
@@ -163,7 +165,7 @@ async def _admitted(request: web.Request, handler: Handler) -> web.StreamRespons
     known = state.sessions.read(request.cookies.get(COOKIE))
     if known is None and request.method == "GET" and request.headers.get("Sec-Fetch-Site") == "cross-site":
         # A link from elsewhere comes without our strict cookie. Asked again by our own page it comes along.
-        return shown(request, "again.html")
+        return await shown(request, "again.html")
     visit = VISIT.get()
     visit.session = known or state.sessions.start(inside=False)
     if known is None:
@@ -177,7 +179,7 @@ async def _or_redirect(request: web.Request, state: State, handler: Handler, nam
         if name not in LOGIN:
             VISIT.get().actor = await _who(request, state)
             if VISIT.get().actor is None:
-                return _turned_away(request, state)
+                return await _turned_away(request, state)
         return await handler(request)
     except web.HTTPRedirection as redirect:
         return web.Response(status=redirect.status, headers={"Location": redirect.headers["Location"]})
@@ -212,10 +214,10 @@ def _bearer(request: web.Request, state: State) -> bool:
     return False
 
 
-def _turned_away(request: web.Request, state: State) -> web.Response:
+async def _turned_away(request: web.Request, state: State) -> web.Response:
     if state.authorise is not None:
-        return shown(request, "error.html", status=403, said="You may not see this page.")
-    return shown(request, "login.html", status=401, trail=_below(request), wrong="", wait=0)
+        return await shown(request, "error.html", status=403, said="You may not see this page.")
+    return await shown(request, "login.html", status=401, trail=_below(request), wrong="", wait=0)
 
 
 def _below(request: web.Request) -> str:

@@ -24,6 +24,9 @@ log = logging.getLogger("notifyq.admin")
 # A little less than a second, so that with the page's own fetch a change is seen within one.
 EVERY: Final = 0.75
 MAX_PAGES: Final = 100
+APART: Final = 0.015
+"""Open pages are told one after another: they would all fetch themselves at the same moment."""
+ALL_TOLD: Final = 0.15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +150,15 @@ class Hub:
         )
 
     def _tell(self, change: Change | None) -> None:
-        for queue in self._pages:
-            if queue.full():
-                queue.get_nowait()  # a page that does not keep up misses old news: each says "look again"
-            queue.put_nowait(change)
+        loop = asyncio.get_running_loop()
+        for number, queue in enumerate(self._pages):
+            if number == 0 or change is None:
+                _put(queue, change)
+            else:
+                loop.call_later(min(number * APART, ALL_TOLD), _put, queue, change)
+
+
+def _put(queue: asyncio.Queue[Change | None], change: Change | None) -> None:
+    if queue.full():
+        queue.get_nowait()  # a page that does not keep up misses old news: each says "look again"
+    queue.put_nowait(change)

@@ -37,7 +37,7 @@ async def overview(request: web.Request) -> web.Response:
     ear = await _ear(state)
     await _charts_soon(state, now)
     hour, day = state.timeline.hour(now), state.timeline.day(now)
-    return shown(
+    return await shown(
         request,
         "overview.html",
         pulse=pulse.row,
@@ -58,7 +58,7 @@ async def overview(request: web.Request) -> web.Response:
 async def badge(request: web.Request) -> web.Response:
     """A snippet for a page that people visit anyway: one link, with a class and no style of its own."""
     count = _badge(await request.app[STATE].hub.pulse())["failed"]
-    return shown(request, "badge.html", count=count)
+    return await shown(request, "badge.html", count=count)
 
 
 async def badge_json(request: web.Request) -> web.Response:

@@ -64,7 +64,7 @@ async def previews(request: web.Request) -> web.Response:
     if made is not None and made.email is not None and view == "payload":
         payload, no_payload = payload_of_email(made.email, state.env)
     html = "" if made is None or made.email is None else made.email.html or ""
-    return shown(
+    return await shown(
         request,
         "previews.html",
         builders=[registered[name] for name in sorted(registered)],

@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-import jinja2
 from aiohttp import web
 
 from notifyq.admin.live import Hub
 from notifyq.admin.reads import Reads
-from notifyq.admin.render import environment
+from notifyq.admin.render import Canvas
 from notifyq.admin.safety import Limiter, Sessions
 from notifyq.admin.timeline import Timeline
 from notifyq.db import Pool
@@ -45,7 +44,7 @@ class State:
     hub: Hub = field(init=False)
     timeline: Timeline = field(init=False)
     sessions: Sessions = field(default_factory=Sessions)
-    templates: jinja2.Environment = field(default_factory=environment)
+    canvas: Canvas = field(default_factory=Canvas)
     logins: Limiter = field(default_factory=lambda: Limiter(5, 60.0))
     sends: Limiter = field(default_factory=lambda: Limiter(20, 60.0))
     refreshing: asyncio.Task[None] | None = None

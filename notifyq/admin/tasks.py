@@ -28,7 +28,7 @@ async def tasks(request: web.Request) -> web.Response:
     state = request.app[STATE]
     filters = Filters.read(request.query)
     pulse = await state.hub.pulse()
-    return shown(
+    return await shown(
         request,
         "tasks.html",
         filters=filters,
@@ -49,7 +49,7 @@ async def task(request: web.Request) -> web.Response:
     history = await state.reads.rows("page_history", row["id"], "task")
     args = json.dumps(json.loads(row["args"]), indent=2, ensure_ascii=False)
     pulse = await state.hub.pulse()
-    return shown(
+    return await shown(
         request,
         "task.html",
         task=row,

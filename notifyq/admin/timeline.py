@@ -68,6 +68,8 @@ class Timeline:
         self._read_to: datetime | None = None
         self._past: deque[datetime] = deque()
         self._turn = asyncio.Lock()
+        self._changes = 0
+        self._windows: dict[str, tuple[tuple[int, datetime], Window]] = {}
         self._refreshed = datetime.min.replace(tzinfo=UTC)
 
     @property
@@ -94,15 +96,23 @@ class Timeline:
 
     def hour(self, now: datetime) -> Window:
         """The last sixty minutes."""
-        return self._window([[_minute(now) - i * MINUTE] for i in reversed(range(60))])
+        return self._kept("hour", now, lambda: [[_minute(now) - i * MINUTE] for i in reversed(range(60))])
 
     def day(self, now: datetime) -> Window:
         """The last twenty-four hours, ending with this minute."""
         starts = [_minute(now) - i * HOUR + MINUTE for i in range(24, 0, -1)]
-        return self._window([[start + i * MINUTE for i in range(60)] for start in starts])
+        return self._kept("day", now, lambda: [[start + i * MINUTE for i in range(60)] for start in starts])
+
+    def _kept(self, name: str, now: datetime, groups: Callable[[], list[list[datetime]]]) -> Window:
+        """A window as it was made for another page a moment ago, or made now."""
+        version = (self._changes, _minute(now))
+        if name not in self._windows or self._windows[name][0] != version:
+            self._windows[name] = (version, self._window(groups()))
+        return self._windows[name][1]
 
     async def _read(self, start: datetime, end: datetime) -> None:
         rows = await self._fetch("page_timeline", start, end)
+        self._changes += 1
         for at in [at for at in self._minutes if start <= at < end]:
             del self._minutes[at]
         for row in rows:
