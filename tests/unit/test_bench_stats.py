@@ -29,6 +29,7 @@ def load(name: str) -> ModuleType:
 stats = load("stats")
 flames = load("flames")
 plot = load("plot")
+turns = load("turns").turns
 
 
 def test_percentile_lies_between_neighbours() -> None:
@@ -128,3 +129,18 @@ def test_plots_escape_what_they_are_told() -> None:
     assert "a &lt; b" in plot.bars("t", {"a < b": 1.0}, "s")
     assert "a &lt; b" in plot.ranges("t", {"a < b": (1.0, 2.0, 3.0)}, "ms")
     assert "a &lt; b" in plot.lines("t", {"a < b": [(0.0, 1.0), (1.0, 2.0)]}, "s", "ms")
+
+
+@pytest.mark.parametrize("size", range(7))
+def test_each_other_system_runs_right_beside_ours(size: int) -> None:
+    """A ratio of two that ran minutes apart would be a ratio of two loads of the machine."""
+    groups = turns("ours", list(range(size)))
+
+    assert [one for group in groups for one in group if one != "ours"] == list(range(size))
+    assert all(group.count("ours") == 1 and len(group) <= 3 for group in groups)
+    assert all(
+        abs(group.index("ours") - place) == 1
+        for group in groups
+        for place in range(len(group))
+        if group[place] != "ours"
+    )
