@@ -107,6 +107,7 @@ class Upkeep:
             tg.start_soon(self._sweep)
 
     async def _watch_leases(self) -> None:
+        self._others.set()  # whoever died before we came is not told of by any claim
         while True:
             if not len(self._watch):
                 await self._others.wait()
@@ -175,6 +176,7 @@ class Upkeep:
     async def _sweep(self) -> None:
         while True:
             await self._quietly("sweep", self._one_sweep)
+            self._others.set()  # claims tell of leases that run, not of those that nobody watched
             await anyio.sleep(SWEEP_EVERY)
 
     async def _one_sweep(self) -> None:

@@ -137,6 +137,7 @@ begin
 end $$;
 
 -- Enqueue many in one statement and one notification. Answers in the order of the arrays.
+-- p_checked: the caller has made the checks of check_email itself (the Python package has, and more).
 create or replace function notifyq.enqueue_emails(
     p_keys text[],
     p_messages text[],
@@ -144,6 +145,7 @@ create or replace function notifyq.enqueue_emails(
     p_send_befores timestamptz[],
     p_priorities int[],
     p_on_doubts text[],
+    p_checked boolean default false,
     p_now timestamptz default null
 ) returns table (id bigint, created boolean) language plpgsql as $$
 #variable_conflict use_column
@@ -151,8 +153,10 @@ declare
     v_now     timestamptz := coalesce(p_now, clock_timestamp());
     v_created bigint[];
 begin
-    perform notifyq.check_email(n.key, n.message::jsonb, n.on_doubt, n.priority)
-    from unnest(p_keys, p_messages, p_on_doubts, p_priorities) as n (key, message, on_doubt, priority);
+    if not p_checked then
+        perform notifyq.check_email(n.key, n.message::jsonb, n.on_doubt, n.priority)
+        from unnest(p_keys, p_messages, p_on_doubts, p_priorities) as n (key, message, on_doubt, priority);
+    end if;
 
     with created as (
         insert into notifyq.emails (key, message, run_after, send_before, priority, on_doubt, created_at)
@@ -163,11 +167,15 @@ begin
         on conflict (key) do nothing
         returning id
     )
-    select coalesce(array_agg(c.id), '{}') into v_created from created c;
+    select coalesce(array_agg(c.id order by c.id), '{}') into v_created from created c;
+    if cardinality(v_created) = cardinality(p_keys) then
+        return query select c.id, true from unnest(v_created) as c (id);
+        return;
+    end if;
 
-    -- A key that stands twice in the arrays was created by its first place.
+    -- Some keys were there. One that stands twice in the arrays was created by its first place.
     return query
-        select e.id, e.id = any(v_created) and row_number() over (partition by n.key order by n.ord) = 1
+        select e.id, e.id = any (v_created) and row_number() over (partition by n.key order by n.ord) = 1
         from unnest(p_keys) with ordinality as n (key, ord)
         join notifyq.emails e on e.key = n.key
         order by n.ord;
@@ -228,21 +236,22 @@ begin
     perform notifyq.be_durable();
     if p_ask_slots > 0 then
         -- In doubt, or ordered to be sent by an operator unless it is found: the same question.
-        select coalesce(array_agg(due.id), '{}') into v_ids
-        from (
-            select e.id from notifyq.emails e
-            where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.run_after <= v_now
-              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))
-            order by e.run_after, e.id limit p_ask_slots
-            for no key update skip locked
-        ) due;
-        select min(e.run_after) into v_wake
-        from (
-            select e.run_after from notifyq.emails e
+        select min(e.run_after) into v_wake from notifyq.emails e
+        where e.status in ('pending', 'doubt') and e.doubt_since is not null
+          and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)));
+        if v_wake <= v_now then
+            select coalesce(array_agg(due.id), '{}') into v_ids
+            from (
+                select e.id from notifyq.emails e
+                where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.run_after <= v_now
+                  and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))
+                order by e.run_after, e.id limit p_ask_slots
+                for no key update skip locked
+            ) due;
+            select min(e.run_after) into v_wake from notifyq.emails e
             where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.id <> all (v_ids)
-              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))
-            order by e.run_after, e.id limit 1
-        ) e;
+              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)));
+        end if;
     end if;
 
     select * into v_pass from notifyq.pass_gate(p_account, p_slots - cardinality(v_ids), v_now);
@@ -327,8 +336,7 @@ begin
             extract(epoch from v_wake - v_now)::double precision, v_now, v_pass.state, v_pass.failures,
             exists (
                 select from notifyq.emails o
-                where o.status = 'processing' and o.claimed_by <> p_worker
-                  and o.lease_until >= case when p_since is null then '-infinity' else v_now end),
+                where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now),
             c.id, c.uid, c.key, case when c.doubt_since is null then c.message::text end,
             c.claim_seq, c.attempts, c.max_attempts,
             c.doubt_since is not null, v_pass.probing and c.doubt_since is null, c.stream, c.on_doubt,
@@ -407,6 +415,10 @@ begin
 end $$;
 
 -- ---------------------------------------------------------------- the ends of an attempt
+--
+-- A row is being worked on exactly while it has a lease (a constraint of the table). The ends ask for the
+-- lease and not for the status, so that the partial index on the status, which fills with dead entries
+-- while a snapshot is held, is of no use to them and the primary key is.
 
 -- The provider has it. Also for a worker whose claim is gone: a receipt is evidence, and evidence is
 -- never thrown away. Answers for each id: recorded | receipt (kept, though the claim was lost) |
@@ -428,7 +440,7 @@ begin
             receipt = null, last_error = null
         from unnest(p_ids, p_claim_seqs, p_message_ids, p_events) with ordinality
             as d (id, claim_seq, message_id, event, ord)
-        where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing' and e.receipt is null
+        where e.id = d.id and e.claim_seq = d.claim_seq and e.lease_until is not null and e.receipt is null
         returning e.id, e.claim_seq, d.message_id, d.event, d.ord
     ), noted as (
         insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
@@ -495,7 +507,7 @@ begin
     set status = 'sent', provider_message_id = e.receipt, sent_at = p_now, finished_at = p_now,
         receipt = null, lease_until = null, leased_at = null, claimed_by = null, postponed = false
     from unnest(p_ids, p_claim_seqs) as d (id, claim_seq)
-    where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing' and e.receipt is not null;
+    where e.id = d.id and e.claim_seq = d.claim_seq and e.lease_until is not null and e.receipt is not null;
 end $$;
 
 -- It will not be sent. p_reasons: rejected, suppressed, exhausted, expired, unrenderable.
@@ -514,7 +526,7 @@ begin
                 lease_until = null, leased_at = null, claimed_by = null, postponed = false
             from unnest(p_ids, p_claim_seqs, p_reasons, p_errors, p_events)
                 as d (id, claim_seq, reason, error, event)
-            where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing'
+            where e.id = d.id and e.claim_seq = d.claim_seq and e.lease_until is not null
             returning e.id, e.claim_seq, d.event, d.error
         ), noted as (
             insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
@@ -550,7 +562,7 @@ begin
                 lease_until = null, leased_at = null, claimed_by = null
             from unnest(p_ids, p_claim_seqs, p_delays, p_charged, p_postponed, p_waiting, p_resending, p_errors, p_events)
                 as d (id, claim_seq, delay, charged, postponed, waiting, resending, error, event)
-            where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing'
+            where e.id = d.id and e.claim_seq = d.claim_seq and e.lease_until is not null
             returning e.id, e.claim_seq, d.delay, d.event, d.error
         ), noted as (
             insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
@@ -584,7 +596,7 @@ begin
                 lease_until = null, leased_at = null, claimed_by = null
             from unnest(p_ids, p_claim_seqs, p_delays, p_charged, p_fresh, p_misses, p_asks, p_errors, p_events)
                 as d (id, claim_seq, delay, charged, fresh, misses, asks, error, event)
-            where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing'
+            where e.id = d.id and e.claim_seq = d.claim_seq and e.lease_until is not null
             returning e.id, e.claim_seq, d.event, d.error
         ), noted as (
             insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
@@ -610,7 +622,7 @@ begin
             set status = 'held', last_error = coalesce(left(d.error, 1000), e.last_error),
                 lease_until = null, leased_at = null, claimed_by = null
             from unnest(p_ids, p_claim_seqs, p_errors, p_events) as d (id, claim_seq, error, event)
-            where e.id = d.id and e.claim_seq = d.claim_seq and e.status = 'processing'
+            where e.id = d.id and e.claim_seq = d.claim_seq and e.lease_until is not null
             returning e.id, e.claim_seq, d.event, d.error
         ), noted as (
             insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
@@ -659,7 +671,6 @@ begin
                 lease_until = null, leased_at = null, claimed_by = null
             from unnest(p_ids, p_claim_seqs, p_leases) as d (id, claim_seq, lease)
             where e.id = d.id and e.claim_seq = d.claim_seq and e.lease_until = d.lease
-              and e.status = 'processing'
             returning e.id, e.claim_seq
         ), noted as (
             insert into notifyq.history (at, lane, row_id, claim_seq, event)

@@ -192,7 +192,9 @@ begin
         )
         select
             extract(epoch from v_wake - v_now)::double precision,
-            exists (select from notifyq.tasks o where o.status = 'processing' and o.claimed_by <> p_worker),
+            exists (
+                select from notifyq.tasks o
+                where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now),
             c.id, c.name, c.key, c.args::text, c.claim_seq, c.attempts, c.max_attempts,
             extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision, c.priority < 0
         from (values (1)) as always left join claimed c on true
@@ -255,7 +257,7 @@ begin
             set status = 'done', finished_at = v_now, last_error = null,
                 lease_until = null, leased_at = null, claimed_by = null
             from unnest(p_ids, p_claim_seqs, p_events) as d (id, claim_seq, event)
-            where t.id = d.id and t.claim_seq = d.claim_seq and t.status = 'processing'
+            where t.id = d.id and t.claim_seq = d.claim_seq and t.lease_until is not null
             returning t.id, t.claim_seq, d.event
         ), noted as (
             insert into notifyq.history (at, lane, row_id, claim_seq, event)
@@ -280,7 +282,7 @@ begin
                 lease_until = null, leased_at = null, claimed_by = null
             from unnest(p_ids, p_claim_seqs, p_reasons, p_errors, p_events)
                 as d (id, claim_seq, reason, error, event)
-            where t.id = d.id and t.claim_seq = d.claim_seq and t.status = 'processing'
+            where t.id = d.id and t.claim_seq = d.claim_seq and t.lease_until is not null
             returning t.id, t.claim_seq, d.event, d.error
         ), noted as (
             insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
@@ -308,7 +310,7 @@ begin
                 lease_until = null, leased_at = null, claimed_by = null
             from unnest(p_ids, p_claim_seqs, p_delays, p_charged, p_errors, p_events)
                 as d (id, claim_seq, delay, charged, error, event)
-            where t.id = d.id and t.claim_seq = d.claim_seq and t.status = 'processing'
+            where t.id = d.id and t.claim_seq = d.claim_seq and t.lease_until is not null
             returning t.id, t.claim_seq, d.event, d.error
         ), noted as (
             insert into notifyq.history (at, lane, row_id, claim_seq, event, detail)
@@ -332,7 +334,7 @@ begin
         update notifyq.tasks t
         set lease_until = v_now + p_lease, leased_at = v_now
         from unnest(p_ids, p_claim_seqs) as d (id, claim_seq)
-        where t.id = d.id and t.claim_seq = d.claim_seq and t.status = 'processing'
+        where t.id = d.id and t.claim_seq = d.claim_seq and t.lease_until is not null
         returning t.id;
 end $$;
 
@@ -351,7 +353,7 @@ begin
             select t.id, t.attempts >= t.max_attempts as spent
             from unnest(p_ids, p_claim_seqs, p_leases) as d (id, claim_seq, lease)
             join notifyq.tasks t on t.id = d.id and t.claim_seq = d.claim_seq
-            where t.lease_until = d.lease and t.status = 'processing'
+            where t.lease_until = d.lease
             order by t.id
             for no key update of t
         ), recorded as (
