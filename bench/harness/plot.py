@@ -10,7 +10,7 @@ __all__ = ["bars", "lines", "ranges"]
 
 WIDTH = 760
 LEFT = 210
-RIGHT = 90
+RIGHT = 110
 ROW = 26
 TOP = 44
 INK, PALE, OURS, THEIRS = "#24292f", "#d0d7de", "#1f6feb", "#8c959f"
@@ -29,7 +29,7 @@ def bars(title: str, values: Mapping[str, float], unit: str, *, ours: str = "not
         width = (WIDTH - LEFT - RIGHT) * value / most
         body.append(_label(name, y))
         body.append(f'<rect x="{LEFT}" y="{y}" width="{width:.1f}" height="16" fill="{_fill(name, ours)}"/>')
-        body.append(_text(LEFT + width + 6, y + 13, f"{value:,.4g}" if value < 100 else f"{value:,.0f}"))
+        body.append(_text(LEFT + width + 6, y + 13, _number(value)))
     return _picture(f"{title} ({unit})", TOP + len(values) * ROW + 10, body)
 
 
@@ -61,7 +61,7 @@ def ranges(
                 f'stroke="{fill}" stroke-width="{thick}"/>'
             )
         body.append(f'<circle cx="{x(p50):.1f}" cy="{y}" r="5" fill="{fill}"/>')
-        body.append(_text(x(p99) + 6, y + 4, f"{p50:.2g} / {p99:.2g}"))
+        body.append(_text(x(p99) + 6, y + 4, f"{_number(p50)} / {_number(p99)}"))
     return _picture(f"{title}: p50, p95, p99 ({unit}, logarithmic)", foot + 24, body)
 
 
@@ -97,6 +97,10 @@ def lines(title: str, series: Mapping[str, Sequence[tuple[float, float]]], x_uni
             + _text(88 + number * 190, TOP + height + 36, name)
         )
     return _picture(f"{title} ({y_unit})", TOP + height + 50, body)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _ticks(low: float, high: float) -> list[float]:

@@ -124,6 +124,11 @@ def test_a_flame_leaves_out_what_every_stack_shares() -> None:
     assert "b (x.py): 75.0 %" in picture
 
 
+def test_large_values_are_written_out_in_plots() -> None:
+    """Nobody reads 2.7e+03 milliseconds."""
+    assert "2,700 / 5,500" in plot.ranges("t", {"poll": (2700.0, 5000.0, 5500.0)}, "ms")
+
+
 def test_plots_escape_what_they_are_told() -> None:
     """A name with an angle bracket would break the SVG."""
     assert "a &lt; b" in plot.bars("t", {"a < b": 1.0}, "s")
