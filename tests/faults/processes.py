@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,8 @@ class Child:
     def signal(self, number: int) -> None:
         """Send a signal, unless it has ended."""
         if not self.ended.is_set():
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended just now, and the news is on its way
+                os.kill(self.pid, number)
 
     async def kill(self) -> None:
         """SIGKILL, and wait until it is gone."""

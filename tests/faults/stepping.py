@@ -31,13 +31,13 @@ class Steps:
     """Counts the points of this process, and stops at the one that it was told.
 
     *order*: ``channel`` (a Unix socket of the parent), and perhaps ``stop``: ``{"place", "nth", "do"}``
-    and ``drain``: ``{"place", "nth"}``, where the worker is told to drain.
+    and ``drain``: a part of the place at which the worker is told to drain.
     """
 
     def __init__(self, order: dict[str, Any]) -> None:
         self._channel = order["channel"]
         self._stop = order.get("stop") or {}
-        self._drain = order.get("drain") or {}
+        self._drain = order.get("drain", "")
         self._met: Counter[str] = Counter()
         self.seen: list[tuple[str, int]] = []
         self.sites: set[str] = set()
@@ -62,7 +62,8 @@ class Steps:
             return
         self._met[place] += 1
         self.seen.append((place, self._met[place]))
-        if self._is(self._drain, place):
+        if self._drain and self._drain in place:
+            self._drain = ""
             asyncio.get_running_loop().call_soon(self.drain)
         if self._is(self._stop, place):
             self._act(self._stop["do"], stepped)

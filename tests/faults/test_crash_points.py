@@ -1,4 +1,4 @@
-"""The worker is killed, cancelled, cut off and deafened at every await; nothing is lost, nothing is twice."""
+"""The worker is killed, cancelled and cut off at every await; nothing is lost, nothing is twice."""
 
 from __future__ import annotations
 
@@ -19,12 +19,34 @@ from notifyq.testing.database import Databases
 PROTOCOL = ("lane", "email_work", "attempt", "asking", "recorder")
 """The modules whose every await must be met by a scene, or stand in `ELSEWHERE` with its reason."""
 
-ELSEWHERE: dict[str, str] = {}
+BURST = "only in a burst of doubts: test_shared_listing, and the recovery of each scene"
+GATE = "only when the gate moves: test_outages"
+WIRE = "only after a lost answer: test_database_wire, and the blows themselves"
+ELSEWHERE = {
+    "Asker._listing #1": BURST,
+    "Asker._listing #2": BURST,
+    "Asker._look #2": BURST,
+    "EmailWork._send #1": "a finished message is rendered without a wait",
+    "EmailWork.release_lost #1": WIRE,
+    "Lane._attempt #3": "only when it is cancelled: the blow 'cancel'",
+    "Lane._turn #1": WIRE,
+    "Lane._turn #3": "only when the timer found what the bell should have told: test_listener",
+    "Recorder._open_gate #1": GATE,
+    "Recorder._persist #2": WIRE,
+    "Recorder._shut_gate #1": GATE,
+    "Recorder._shut_gate #2": GATE,
+    "Recorder._tell_of_sent #1": "only for a double: test_outages",
+    "Recorder._write #3": GATE,
+    "Recorder._write_group #2": "only for data that the database refuses: test_cases_email",
+    "Recorder._write_group #3": "only for a double: test_outages",
+}
+POINTS = 140
+"""At least so many; the driver's own waits make a few more or less."""
 
 
 @pytest.mark.timeout(200)
 async def test_every_single_crash_point_keeps_the_promise(notifyq_server: Databases, tmp_path: Path) -> None:
-    """A process can die, and a wire can break, between any two lines. One of five blows falls at each point."""
+    """A process can die, and a wire can break, between any two lines. One blow falls at each point."""
     await _strike(notifyq_server, tmp_path, blows=1)
 
 
@@ -49,19 +71,24 @@ async def _strike(server: Databases, folder: Path, *, blows: int) -> None:
         f"\n{points} points, {trials} trials, {len(missed)} points not met again, "
         f"{time.monotonic() - began:.0f} s"
     )
+    for line in missed:
+        print(line)
     assert [f"{r.scene}: {line}" for r in results if r.tally for line in r.tally.wrong] == []
     assert spilt == []
     assert len(missed) < trials / 8, missed
     met = {site for result in results for site in result.sites}
     unmet = {name for name in _awaits() if not _is_met(name, met)}
-    assert {name[0] for name in unmet} == ELSEWHERE.keys()
+    assert {name for name, *_ in unmet} <= ELSEWHERE.keys(), "a new await that no scene stops at"
+    assert {name for name, *_ in _awaits()} >= ELSEWHERE.keys(), "an await that is gone"
+    assert points >= POINTS
 
 
 async def _play(homes: list[tuple[Scene, str]], folder: Path, blows: int) -> tuple[list[Result], list[str]]:
+    at_once = asyncio.Semaphore(4)
     async with zygote(folder) as children:
 
         async def play(scene: Scene, dsn: str) -> Result:
-            async with stage(scene, dsn, children, folder) as made:
+            async with at_once, stage(scene, dsn, children, folder) as made:
                 return await made.play(blows)
 
         results = await asyncio.gather(*(play(scene, dsn) for scene, dsn in homes))
@@ -74,7 +101,7 @@ def _is_met(site: tuple[str, str, int, int], met: set[str]) -> bool:
 
 
 def _awaits() -> set[tuple[str, str, int, int]]:
-    """Every await in the protocol: a name that outlives edits elsewhere, its function, its lines within it."""
+    """Every await in the protocol: a name, its function, its lines within the function."""
     found = set()
     for module in PROTOCOL:
         tree = ast.parse((Path(notifyq.__file__).parent / f"{module}.py").read_text())

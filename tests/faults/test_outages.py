@@ -116,13 +116,14 @@ async def test_ten_minutes_of_outage_take_at_most_twenty_five_probes(watched: Ou
     """By the database's own rules, in time that the test moves: who wakes when told and fails each probe."""
     await enqueue_many(watched.pool, emails(keys(2)))
     claim = (
-        "select * from notifyq.claim_emails(p_worker => 'w', p_account => 'a', p_slots => 20, p_ask_slots => 0, "
-        "p_builders => array[''], p_lease => '20 s', p_now => clock_timestamp() + $1 * interval '1 s')"
+        "select * from notifyq.claim_emails(p_worker => 'w', p_account => 'a', p_slots => 20, "
+        "p_ask_slots => 0, p_builders => array[''], p_lease => '20 s', "
+        "p_now => clock_timestamp() + $1 * interval '1 s')"
     )
     fail = "select notifyq.gate_failed('a', $1, $2, 'down', clock_timestamp() + $3 * interval '1 s')"
     put_off = (
-        "select * from notifyq.email_pending($1, $2, '{120}', '{f}', '{t}', '{f}', '{f}', '{down}', '{deferred}', "
-        "clock_timestamp() + $3 * interval '1 s')"
+        "select * from notifyq.email_pending($1, $2, '{120}', '{f}', '{t}', '{f}', '{f}', '{down}', "
+        "'{deferred}', clock_timestamp() + $3 * interval '1 s')"
     )
     await watched.pool.fetch(fail, 10, False, 0.0)
     at, probes = 0.0, 0

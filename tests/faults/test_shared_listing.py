@@ -1,0 +1,38 @@
+"""Many doubts share one listing of the provider's messages, and none of them believes an old one."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import UTC, datetime
+from uuid import uuid4
+
+from outbox import Outbox
+from zygote import an_email
+
+from notifyq import Postmark, WorkerSettings, build_postmark_payload
+from notifyq.asking import Asker
+from notifyq.db import linked
+from notifyq.provider import Found, Missing
+
+
+async def test_a_listing_from_before_the_doubt_is_no_answer_to_it(outbox: Outbox) -> None:
+    """With a short settle, both misses could come from one listing that was taken before the POST: an email
+    was believed lost and sent twice. A listing is shared for a small part of settle."""
+    provider = Postmark(env=outbox.fake.env())
+    await provider.open()
+    settings = WorkerSettings(settle=0.4, post_budget=5, lease=10)
+    late = uuid4()
+    async with linked(outbox.pool, "test") as link:
+        asker = Asker(provider, settings, link)
+        now = datetime.now(UTC)
+        for _ in range(11):  # the eleventh has no single search left, and lists
+            await asker.ask(uuid4(), stream="outbound", doubt_since=now, settled=False)
+        payload = build_postmark_payload(an_email("late"), {}, uid=late, claim=1)
+        outbox.fake._ledger.accept("late", payload)
+        await asyncio.sleep(0.15)  # a good part of settle
+
+        finding = await asker.ask(late, stream="outbound", doubt_since=now, settled=True)
+
+    await provider.close()
+    assert not isinstance(finding, Missing)
+    assert isinstance(finding, Found)
