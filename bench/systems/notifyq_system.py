@@ -57,7 +57,7 @@ class Notifyq:
         workers = [
             notifyq.Worker(
                 pool,
-                provider=notifyq.Postmark(TOKEN, api_url=given.url, connections=given.slots),
+                provider=notifyq.Postmark(TOKEN, api_url=given.url, connections=given.slots + 100),
                 settings=notifyq.WorkerSettings(slots=given.slots, grace=2),
                 tasks=[nap] if name == "tasks" else [],
                 listen=name != "poll",
