@@ -31,7 +31,7 @@ async def migrate(conn: Any) -> list[str]:
 
     Raises `SchemaMismatch` if the schema ``notifyq`` exists but is not ours.
 
-    Example: ``await notifyq.migrate(conn)`` → ``["001_tables", "functions"]``, then ``[]``.
+    Example: ``await notifyq.migrate(conn)`` → ``["001_tables", "002_page", "functions"]``, then ``[]``.
     """
     async with conn.transaction():
         await conn.execute(query("lock_migrations"))

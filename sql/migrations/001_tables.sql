@@ -79,6 +79,16 @@ create table notifyq.emails (
     autovacuum_vacuum_cost_delay = 0
 );
 
+-- Only the body may be pushed out: whatever a claim or a list reads stays in the row.
+alter table notifyq.emails
+    alter column key set storage main,
+    alter column builder set storage main,
+    alter column stream set storage main,
+    alter column status set storage main,
+    alter column on_doubt set storage main,
+    alter column claimed_by set storage main,
+    alter column account set storage main;
+
 -- One partial index for each hot question. None of them grows with finished rows.
 create index emails_pending on notifyq.emails (builder, priority, run_after, id) where status = 'pending';
 create index emails_postponed on notifyq.emails (run_after, id) where status = 'pending' and postponed;
@@ -130,6 +140,12 @@ create table notifyq.tasks (
     autovacuum_analyze_scale_factor = 0.05,
     autovacuum_vacuum_cost_delay = 0
 );
+
+alter table notifyq.tasks
+    alter column name set storage main,
+    alter column key set storage main,
+    alter column status set storage main,
+    alter column claimed_by set storage main;
 
 create unique index tasks_active_key on notifyq.tasks (name, key) where status in ('pending', 'processing');
 create index tasks_pending on notifyq.tasks (name, priority, run_after, id) where status = 'pending';
