@@ -39,9 +39,10 @@ PATIENCE = 40.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How much to break."""
+    """How much to break: at least *kills*, and until *emails* are accepted."""
 
     kills: int
+    emails: int = 0
     rate: float
     workers: int = 3
     every_restart: int = 10
@@ -78,7 +79,9 @@ async def kill_loop(
         apps = [await children.fork("orders", dsn=dsn, seed=s, rate=plan.rate / 2) for s in seeds]
         workers = [await _worker(children, dsn, fake) for _ in range(plan.workers)]
         restarts = 0
-        for number in range(1, plan.kills + 1):
+        number = 0
+        while number < plan.kills or len(fake.accepted) < plan.emails:
+            number += 1
             await asyncio.sleep(chance.uniform(0.4, 1.6) * plan.pause)
             place = chance.randrange(plan.workers)
             assert workers[place].code is None, f"a worker ended by itself:\n{children.logged[-3000:]}"
@@ -98,7 +101,7 @@ async def kill_loop(
             await asyncio.wait_for(worker.ended.wait(), 10)
             assert worker.code == 0, children.logged[-3000:]
         return Report(
-            kills=plan.kills,
+            kills=number,
             restarts=restarts,
             seconds=time.monotonic() - began,
             tally=tally,

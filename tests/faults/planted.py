@@ -324,7 +324,7 @@ def _is_caught(tree: Path, bug: Bug) -> bool:
 
 
 def _is_red(tree: Path, suite: tuple[str, ...]) -> bool:
-    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)}
+    env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree), "NOTIFYQ_PLANTED": "1"}
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider", *suite],
         cwd=tree,

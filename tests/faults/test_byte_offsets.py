@@ -104,6 +104,6 @@ def _fault(
         return f"accepted, but {came}"
     if way == "up" and at < lengths["up"] and accepted:
         return "accepted without its last byte"
-    if way == "down" and at < lengths["down"] and not isinstance(came, Unknown):
+    if way == "down" and at < lengths["down"] and isinstance(came, Accepted):
         return f"the answer was cut, but {came}"
     return None
