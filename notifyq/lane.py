@@ -113,6 +113,7 @@ class Lane(Generic[Job]):
         # By attempt, not by row: a row whose lease was lost may be claimed again while its old attempt ends.
         self._under_way: dict[Job, int] = {}
         self._bulk_under_way = 0
+        self._only_to_write = 0
         self._wake = asyncio.Event()
         self._complaints = Complaints()
         self._unanswered = False
@@ -141,9 +142,15 @@ class Lane(Generic[Job]):
 
     @property
     def room(self) -> Room:
-        """The free slots."""
-        slots = self._settings.slots + self._settings.urgent_slots - len(self._under_way)
-        return Room(slots=slots, bulk=max(0, min(slots, self._settings.slots - self._bulk_under_way)))
+        """The free slots.
+
+        An attempt that is over and whose end is only to be written has left its slot, so that attempts and
+        records overlap; where a slow database lets more of them pile up than there are slots, they count.
+        """
+        most = self._settings.slots
+        late = max(0, self._only_to_write - most)
+        slots = most + self._settings.urgent_slots - (len(self._under_way) - self._only_to_write) - late
+        return Room(slots=max(0, slots), bulk=max(0, min(slots, most - self._bulk_under_way - late)))
 
     def ring(self) -> None:
         """Something may be due."""
@@ -231,20 +238,32 @@ class Lane(Generic[Job]):
 
     async def _attempt(self, job: Job) -> None:
         written: asyncio.Event | None = None
+        bulk = not self._work.is_urgent(job)
+        left_slot = False
         try:
             decision = await self._work.run(job)
             written = self._work.hand_over(decision, job)
+            if not self._work.comes_again(decision):
+                # What comes again may have shut the gate: nothing is claimed for it before that is written.
+                left_slot = True
+                self._only_to_write += 1
+                self._bulk_under_way -= bulk
+                self._slot_freed()
             await written.wait()
-            if self._work.comes_again(decision):
-                # Perhaps before the time that this lane sleeps until.
+            if not left_slot:
+                # Due again, perhaps before the time that this lane sleeps until.
                 self._wake.set()
         except anyio.get_cancelled_exc_class():
             with anyio.move_on_after(RECORD_LIMIT, shield=True):
                 await (written or self._work.hand_over(self._work.interrupted(job), job)).wait()
             raise
         finally:
-            self._bulk_under_way -= not self._work.is_urgent(job)
+            self._only_to_write -= left_slot
+            self._bulk_under_way -= bulk and not left_slot
             del self._under_way[job]
             self._work.ended(job)
-            if self.backlog or self._held_back:
-                self._wake.set()
+            self._slot_freed()
+
+    def _slot_freed(self) -> None:
+        if self.backlog or self._held_back:
+            self._wake.set()
