@@ -91,7 +91,7 @@ BUGS = (
     Bug(
         name="a failed search is a no",
         file=LIFE,
-        seen_by=MACHINE,
+        seen_by=UNIT,
         sound="if isinstance(finding, Missing):",
         broken="if not isinstance(finding, Found):",
     ),
@@ -126,7 +126,7 @@ BUGS = (
     Bug(
         name="a hit is not proved",
         file="notifyq/postmark_search.py",
-        seen_by=CLIENT,
+        seen_by=UNIT,
         sound="if _uid(hit) == uid]",
         broken="if hit]",
     ),
@@ -140,24 +140,22 @@ BUGS = (
     Bug(
         name="sent without fence",
         file=EMAILS,
-        seen_by=MACHINE,
-        sound="e.claim_seq = d.claim_seq and e.status = 'processing' "
-        "and e.receipt is null\n        returning",
-        broken="e.status = 'processing' and e.receipt is null\n        returning",
+        seen_by=SQL,
+        sound="e.claim_seq = d.claim_seq and e.lease_until is not null and e.receipt is null",
+        broken="e.lease_until is not null and e.receipt is null",
     ),
     Bug(
         name="every end without fence",
         file=EMAILS,
-        seen_by=MACHINE,
+        seen_by=SQL,
         count=4,
-        sound="where e.id = d.id and e.claim_seq = d.claim_seq "
-        "and e.status = 'processing'\n            returning",
-        broken="where e.id = d.id and e.status = 'processing'\n            returning",
+        sound="e.claim_seq = d.claim_seq and e.lease_until is not null\n",
+        broken="e.lease_until is not null\n",
     ),
     Bug(
         name="a lost lease is pending again",
         file=EMAILS,
-        seen_by=MACHINE,
+        seen_by=SQL,
         sound="set status = 'doubt', run_after = v_now,\n"
         "                doubt_since = coalesce(e.doubt_since, v_now)",
         broken="set status = 'pending', run_after = v_now,\n                doubt_since = null",
@@ -165,15 +163,15 @@ BUGS = (
     Bug(
         name="a lease is ended without fence",
         file=EMAILS,
-        seen_by=MACHINE,
+        seen_by=SQL,
         sound="e.claim_seq = d.claim_seq and e.lease_until = d.lease",
         broken="true",
     ),
     Bug(
         name="receipts are not honoured",
         file=EMAILS,
-        seen_by=MACHINE,
-        sound="e.status = 'processing' and e.receipt is not null;",
+        seen_by=SQL,
+        sound="e.lease_until is not null and e.receipt is not null;",
         broken="false;",
     ),
     Bug(
@@ -186,7 +184,7 @@ BUGS = (
     Bug(
         name="retry does not ask first",
         file=EMAILS,
-        seen_by=MACHINE,
+        seen_by=SQL,
         sound="misses = (e.doubt_since is not null)::int, asks = 0,",
         broken="misses = 0, asks = 0, doubt_since = null,",
     ),
@@ -310,7 +308,8 @@ def _is_caught(tree: Path, bug: Bug) -> bool:
     path = tree / bug.file
     sound = path.read_text()
     if sound.count(bug.sound) != bug.count:
-        raise SystemExit(f"{bug.name}: its line occurs {sound.count(bug.sound)} times, not {bug.count}")
+        print(f"{bug.name}: its line occurs {sound.count(bug.sound)} times, not {bug.count}", flush=True)
+        return False
     path.write_text(sound.replace(bug.sound, bug.broken))
     began = time.monotonic()
     try:

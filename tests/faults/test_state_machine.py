@@ -199,9 +199,11 @@ class Protocol(RuleBasedStateMachine):
         self._write(job.claim, after_ask(job.claim, finding, SETTINGS, 0.5, elapsed=elapsed))
 
     @rule(
-        data=st.data(), fate=st.sampled_from([*YESSES, *YESSES, *NOES]), wait=st.sampled_from([0, 130, 400])
+        search=st.sampled_from(["works", "works", "fails", "cannot say"]),
+        fate=st.sampled_from([*YESSES, *YESSES, *NOES]),
+        wait=st.sampled_from([0, 130, 400]),
     )
-    def turn(self, data: st.DataObject, fate: str | Outcome, wait: int) -> None:
+    def turn(self, search: str, fate: str | Outcome, wait: int) -> None:
         """What a whole worker does, some time later: claim, then POST and record, or ask."""
         self.wait(wait)
         self.end_leases()
@@ -209,7 +211,7 @@ class Protocol(RuleBasedStateMachine):
         self.claim(4, 2, "w3")
         for job in [job for job in self.jobs if id(job) not in before]:
             if job.claim.asking:
-                self._ask(job, "works")
+                self._ask(job, search)
                 continue
             job.outcome = self._accept(job, fate) if isinstance(fate, str) else fate
             if fate == Unstarted("expired") or (job.claim.expires_in or 1) <= 0:
@@ -408,7 +410,7 @@ def _play(machine: type[Protocol], examples: int, steps: int) -> None:
 
 def test_no_order_of_events_breaks_the_promise(machine: type[Protocol]) -> None:
     """Forty steps by anybody, in any order, then a healthy day: each row ends once, and truly."""
-    _play(machine, 30, 40)
+    _play(machine, 80, 40)
 
 
 @pytest.mark.long
