@@ -106,8 +106,8 @@ BUGS = (
         name="a time-out is not sent",
         file="notifyq/postmark.py",
         seen_by=BYTES,
-        sound='if kind == "timeout" and not look.passed:',
-        broken='if kind == "timeout":',
+        sound="return classify_failure(kind, look.passed, detail)",
+        broken="return classify_failure(kind, False, detail)",
     ),
     Bug(
         name="redirects are followed",
