@@ -8,9 +8,11 @@ worker that renews or records in time is never taken over.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Final, TypeVar
 
 import anyio
@@ -29,6 +31,7 @@ T = TypeVar("T")
 
 SWEEP_EVERY: Final = 60.0
 AUDIT_EVERY: Final = 86400.0
+LEARN_EVERY: Final = 600.0
 OLDEST_DOUBT: Final = 6 * 86400.0
 """Below the shortest retention that Postmark offers (7 days): older doubts cannot be answered."""
 
@@ -93,7 +96,7 @@ class Upkeep:
         self._watch = LeaseWatch()
         self._others = anyio.Event()
         self._complaints = Complaints()
-        self._server_known = False
+        self._learn_server_at = 0.0
 
     def look(self) -> None:
         """There are leases that nobody here works under: watch them."""
@@ -107,7 +110,6 @@ class Upkeep:
             tg.start_soon(self._sweep)
 
     async def _watch_leases(self) -> None:
-        self._others.set()  # whoever died before we came is not told of by any claim
         while True:
             if not len(self._watch):
                 await self._others.wait()
@@ -147,7 +149,7 @@ class Upkeep:
     async def _mend_gate(self) -> None:
         while True:
             await anyio.sleep(2.0)
-            if not self._server_known:
+            if steady_clock() >= self._learn_server_at:
                 await self._learn_server()
             if self._gate() == "blocked" and await self._quietly("gate", self._may_look):
                 await self._look_at_account()
@@ -164,23 +166,22 @@ class Upkeep:
         await self._quietly("gate", lambda: self._link.fetch("gate_mended", self._provider.account))
 
     async def _learn_server(self) -> None:
-        """Ask once for the provider's own name of the account: it outlives a change of the token."""
-        self._server_known = True
+        """Ask for the provider's own name of the account, until it is known: it outlives a change of token."""
+        self._learn_server_at = steady_clock() + LEARN_EVERY
         health = await self._provider.health(budget=self._settings.post_budget)
         if isinstance(health, Health) and health.server is not None:
             server = health.server
-            await self._quietly(
-                "gate", lambda: self._link.fetch("gate_server", self._provider.account, server)
-            )
+            note = partial(self._link.fetch, "gate_server", self._provider.account, server)
+            if await self._quietly("gate", note) is not None:
+                self._learn_server_at = math.inf
 
     async def _sweep(self) -> None:
         while True:
             await self._quietly("sweep", self._one_sweep)
-            self._others.set()  # claims tell of leases that run, not of those that nobody watched
             await anyio.sleep(SWEEP_EVERY)
 
     async def _one_sweep(self) -> None:
-        self.look()
+        self.look()  # claims tell of leases that run, not of those that nobody watched
         retention = self._settings.retention
         rows = await self._link.fetch(
             "sweep_emails",
