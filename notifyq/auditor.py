@@ -13,7 +13,7 @@ from typing import Final
 from uuid import UUID
 
 from notifyq.db import Link, seconds
-from notifyq.provider import Listed, Provider
+from notifyq.provider import Found, Listed, Provider
 
 __all__ = ["Audit", "audit"]
 
@@ -48,9 +48,24 @@ async def audit(link: Link, provider: Provider, *, budget: float, look_back: flo
             complete = complete and listed.since is None
         else:
             complete = False
+    shown.update(await _find_sent_again(link, provider, shown, look_back, budget))
     twice = await _alarm(link, {uid: ids for uid, ids in shown.items() if len(ids) > 1})
     found = await _settle_held(link, shown)
     return Audit(seen=len(shown), twice=twice, found=found, complete=complete)
+
+
+async def _find_sent_again(
+    link: Link, provider: Provider, shown: dict[UUID, tuple[str, ...]], look_back: float, budget: float
+) -> dict[UUID, tuple[str, ...]]:
+    """Whatever a listing of a busy stream leaves out: what was sent again is looked up one by one."""
+    found: dict[UUID, tuple[str, ...]] = {}
+    for row in await link.fetch("sent_again_uids", seconds(look_back), provider.account):
+        if len(shown.get(row["uid"], ())) > 1:
+            continue
+        answer = await provider.find(row["uid"], stream=row["stream"], budget=budget)
+        if isinstance(answer, Found):
+            found[row["uid"]] = answer.message_ids
+    return found
 
 
 async def _alarm(link: Link, doubles: dict[UUID, tuple[str, ...]]) -> tuple[int, ...]:

@@ -166,7 +166,7 @@ class Upkeep:
         await self._quietly("gate", lambda: self._link.fetch("gate_mended", self._provider.account))
 
     async def _learn_server(self) -> None:
-        """Ask for the provider's own name of the account, until it is known: it outlives a change of token."""
+        """Ask for the provider's own name of the account until it is known: it outlives a change of token."""
         self._learn_server_at = steady_clock() + LEARN_EVERY
         health = await self._provider.health(budget=self._settings.post_budget)
         if isinstance(health, Health) and health.server is not None:

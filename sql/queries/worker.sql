@@ -112,6 +112,15 @@ from notifyq.history h
 join notifyq.emails e on e.id = h.row_id
 where h.lane = 'email' and h.event in ('accepted', 'found') and h.at > clock_timestamp() - $1::interval
 
+-- name: sent_again_uids
+-- Emails that were sent again after a doubt: where a double of ours would be, if there is one.
+select distinct e.uid, e.stream
+from notifyq.history h
+join notifyq.emails e on e.id = h.row_id
+where h.lane = 'email' and h.event in ('not sent', 'resent') and h.at > clock_timestamp() - $1::interval
+  and e.account = $2
+limit 200
+
 -- name: held_uids
 select id, uid, claim_seq from notifyq.emails where status = 'held' limit 5000
 
