@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import anyio
 import asyncpg
+from asyncpg.exceptions import InterfaceError
 
 from notifyq import backoff
 from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool, hang_up, is_lost, lost_as_fault
@@ -28,8 +29,11 @@ __all__ = ["Listener"]
 log = logging.getLogger("notifyq")
 
 CHANNEL: Final = "notifyq"
-PROOF_EVERY: Final = 4.0
-QUIET_PROOF_EVERY: Final = 10.0
+CALL: Final = "notifyq_call"
+"""Heard by every worker, all the time: look once."""
+
+PROOF_EVERY: Final = 4.5
+QUIET_PROOF_EVERY: Final = 20.0
 PROOF_LIMIT: Final = 2.0
 FRESH: Final = QUIET_PROOF_EVERY + 2 * PROOF_LIMIT
 DEAF_FOR: Final = 30.0
@@ -41,8 +45,10 @@ POOLER_ADVICE: Final = (
 
 
 class Listener:
-    """A LISTEN connection that is there, or is being made again. `heard` is called for every notification.
+    """A LISTEN connection that is there, or is being made again.
 
+    *heard* is called for every ring while it is subscribed; *called* whenever another worker calls, and
+    when a connection has proven itself (what came before was not heard).
     *listen_url* is a direct connection for the bell; without it one connection of *pool* is used.
     *changed* is called whenever the connection came, went or was proven. *prover* is the session through
     which proofs are sent, while there is one whose life matters too; else the connection proves itself.
@@ -54,6 +60,7 @@ class Listener:
         pool: Pool,
         *,
         heard: Callable[[], None],
+        called: Callable[[], None],
         changed: Callable[[], None],
         prover: Callable[[], Link | None],
         quiet: Callable[[], bool],
@@ -61,6 +68,7 @@ class Listener:
     ) -> None:
         self._pool = pool
         self._heard = heard
+        self._called = called
         self._changed = changed
         self._prover = prover
         self._quiet = quiet
@@ -73,6 +81,7 @@ class Listener:
         self._complaints = Complaints()
         self._warned_of_pooler = False
         self._conn: Any = None
+        self._subscribed: Any = None
         self._proven_at: float | None = None
 
     @property
@@ -80,6 +89,11 @@ class Listener:
         """True while the last proof is fresh."""
         fresh = self._proven_at is not None and time.monotonic() - self._proven_at < FRESH
         return fresh and self._conn is not None
+
+    @property
+    def hears(self) -> bool:
+        """True while the proven connection is the one that has subscribed to the bell."""
+        return self.proven and self._subscribed is self._conn
 
     async def run(self) -> None:
         """Keep a connection until cancelled."""
@@ -105,13 +119,29 @@ class Listener:
             return False
         # Proofs may have been rare: the next one is made now.
         self._relied_on.set()
-        await self._tell(self._conn, self._conn.add_listener)
-        return True
+        conn = self._conn
+        await self._tell(conn, conn.add_listener)
+        self._subscribed = conn
+        return self.hears
 
     async def unsubscribe(self) -> None:
         """Listen no more: a NOTIFY wakes every session that listens."""
-        if self._conn is not None and not is_lost(self._conn):
-            await self._tell(self._conn, self._conn.remove_listener)
+        conn, self._subscribed = self._conn, None
+        if conn is not None and not is_lost(conn):
+            await self._tell(conn, conn.remove_listener)
+
+    async def call(self) -> None:
+        """Tell every worker to look once."""
+        conn = self._conn
+        if conn is None:
+            raise InterfaceError("there is no connection that listens")
+        async with self._turn:
+            with lost_as_fault(conn):
+                await conn.fetch(query("proof"), CALL, timeout=CONNECT_LIMIT)
+
+    def give_up(self) -> None:
+        """Drop the connection: it did not answer. Another one is made."""
+        self._ended.set()
 
     async def _tell(self, conn: Any, change: Callable[..., Awaitable[None]]) -> None:
         with anyio.fail_after(CONNECT_LIMIT), lost_as_fault(conn):
@@ -128,6 +158,7 @@ class Listener:
         conn.add_termination_listener(self._on_end)
         with anyio.fail_after(CONNECT_LIMIT):
             await conn.add_listener(self._channel, self._on_notification)
+            await conn.add_listener(CALL, self._on_notification)
         self._complaints.over("listen")
         async with anyio.create_task_group() as tg:
             tg.start_soon(self._prove_for_ever, conn, tg.cancel_scope)
@@ -138,6 +169,7 @@ class Listener:
         try:
             if await self._prove_through_pool():
                 self._conn = conn
+                self._called()
                 while await self._prove(conn):
                     self._changed()
                     self._relied_on = anyio.Event()
@@ -180,11 +212,15 @@ class Listener:
             return True
         return False
 
-    def _on_notification(self, _conn: Any, _pid: int, channel: str, _payload: object) -> None:
+    def _on_notification(self, conn: Any, pid: int, channel: str, _payload: object) -> None:
+        if is_lost(conn):
+            return  # it rang as the connection ended
         if channel == CHANNEL:
             self._heard()
-        else:
+        elif channel == self._channel:
             self._proof.set()
+        elif pid != conn.get_server_pid():
+            self._called()
 
     def _on_end(self, _conn: Any) -> None:
         self._lose()

@@ -53,6 +53,7 @@ begin
 end $$;
 
 -- The holder of the seat does not hear (frozen, half-open): end its session, so that another can sit.
+-- Not one that has shown a sign of life: a holder proves itself through that session every 4.5 seconds.
 create or replace function notifyq.unseat() returns int language plpgsql as $$
 declare
     v_count int;
@@ -64,6 +65,9 @@ begin
         where l.locktype = 'advisory' and l.classid = 1852798834 and l.objid = 2 and l.granted
           and l.database = (select d.oid from pg_database d where d.datname = current_database())
           and l.pid <> pg_backend_pid()
+          and exists (
+              select from pg_stat_activity a
+              where a.pid = l.pid and a.state_change < clock_timestamp() - interval '7 seconds')
     ) t
     where t.ended;
     return v_count;

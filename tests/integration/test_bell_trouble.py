@@ -1,0 +1,196 @@
+"""The bell in trouble: sessions end, ears go deaf, holders freeze, transactions are long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import asyncpg
+import pytest
+from bell_fleet import SOON, Night, bell, night, turns
+from outbox import PATIENCE, Outbox, an_email, keys, until
+from proxy import Proxy
+
+from notifyq import embedded, enqueue, migrate
+from notifyq.testing import FakePostmark, faults
+
+ONE_SERVER_IS_ENOUGH = True
+HERE = Path(__file__).parent
+
+
+@pytest.fixture
+async def fleet(outbox: Outbox, notifyq_dsn: str) -> AsyncIterator[Night]:
+    """Workers with pools of their own."""
+    async with night(outbox, notifyq_dsn) as made:
+        yield made
+
+
+@pytest.mark.parametrize("sessions", ["^notifyq worker bell$", "^ear$", "^(ear|notifyq .*)$"])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_after_its_sessions_were_ended_the_next_email_is_served(
+    fleet: Night, sessions: str, count: int
+) -> None:
+    """The locks go with one session, the ear with another: either must be missed."""
+    await fleet.fleet(count)
+
+    assert await fleet.end(sessions) >= 1
+    await fleet.outbox.put()
+
+    await fleet.outbox.until("sent", seconds=SOON)
+    assert fleet.found_by_timer() == 0
+
+
+async def test_a_long_enqueueing_transaction_holds_nobody_up(fleet: Night) -> None:
+    """It keeps everyone from falling asleep; those who enqueue meanwhile ring, or are looked for."""
+    await fleet.outbox.put("first of its kind")
+    async with fleet.outbox.pool.acquire() as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        await enqueue(conn, an_email("long"))
+        await fleet.start()
+
+        for key in keys(30):
+            await fleet.outbox.put(key)
+            await fleet.outbox.until("sent", key, seconds=2)
+        assert fleet.sleeper() is None
+        await transaction.commit()
+
+    await fleet.outbox.until("sent", "long", seconds=SOON)
+    assert fleet.found_by_timer() == 0
+    await fleet.asleep()
+
+
+async def test_an_ear_that_was_replaced_is_not_taken_for_the_one_that_had_subscribed(fleet: Night) -> None:
+    """The ear may be lost and back again while its worker waits for a lock."""
+    await fleet.outbox.put("first of its kind")
+    async with fleet.outbox.pool.acquire() as conn:
+        transaction = conn.transaction()
+        await transaction.start()
+        await enqueue(conn, an_email("long"))
+        worker = await fleet.start()
+        await until(lambda: _waits_for_sleep(fleet), what="the worker waits for SLEEP")
+        await fleet.end("^ear$")
+        await until(lambda: _listens(worker), what="it has another ear")
+        await transaction.commit()
+
+    await fleet.asleep()
+    await fleet.outbox.put()
+    await fleet.outbox.until("sent", seconds=SOON)
+    assert fleet.found_by_timer() == 0
+
+
+async def _waits_for_sleep(fleet: Night) -> bool:
+    return (1, False) in await fleet.locks()
+
+
+async def _listens(worker: object) -> bool:
+    return bool(bell(worker)._listener.proven)  # type: ignore[arg-type]
+
+
+async def test_a_full_worker_whose_ear_is_half_open_gives_its_locks_back(
+    fleet: Night, notifyq_dsn: str
+) -> None:
+    """It cannot unsubscribe; with the locks kept, nobody would listen until it had room again."""
+    fleet.outbox.fake.fault(faults.Hang(record=True), times=3)
+    async with Proxy(notifyq_dsn) as proxy:
+        full = await fleet.start(slots=2, post_budget=8, lease=16, listen_url=proxy.url)
+        await fleet.asleep()
+        proxy.freeze()
+        for key in keys(2):
+            await fleet.outbox.put(key)
+        await fleet.outbox.put("urgent", priority=-1)
+        full._lanes[0].ring()
+        await fleet.outbox.fake.wait_posts(3)
+
+        await until(lambda: _unlocked(fleet), what="the locks are free", seconds=5)
+
+        await fleet.start()
+        await fleet.outbox.put("next")
+        await fleet.outbox.until("sent", "next", seconds=SOON)
+        fleet.outbox.fake.release()
+        await fleet.outbox.stop()
+    assert fleet.found_by_timer() == 0
+
+
+async def _unlocked(fleet: Night) -> bool:
+    return await fleet.locks() == []
+
+
+async def test_a_frozen_holder_is_unseated_by_a_worker_whose_timer_finds_a_row(
+    fleet: Night, notifyq_dsn: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """SIGSTOP, a blocked loop, a suspended machine: Postgres cannot see it, the others can."""
+    env = {**os.environ, **fleet.outbox.fake.env(), "PYTHONPATH": str(HERE.parents[1])}
+    settings = ("post_budget=1", "lease=2.5", "settle=1", "grace=5")
+    command = [sys.executable, str(HERE / "worker_process.py"), notifyq_dsn, *settings]
+    frozen = await asyncio.create_subprocess_exec(*command, env=env, stdout=PIPE)
+    try:
+        assert frozen.stdout is not None
+        assert await asyncio.wait_for(frozen.stdout.readline(), PATIENCE) == b"ready\n"
+        await until(lambda: _locked(fleet), what="the process sleeps")
+        worker = await fleet.start(poll=1.5, quiet_poll=60.0)
+        frozen.send_signal(signal.SIGSTOP)
+
+        async def unseated() -> bool:
+            await fleet.outbox.put(f"found by {fleet.found_by_timer()} and {turns(worker)}")
+            return fleet.sleeper() is worker
+
+        await until(unseated, what="the other one sleeps for all", seconds=40)
+        found = fleet.found_by_timer()
+        await fleet.outbox.put("rung for")
+        await fleet.outbox.until("sent", "rung for", seconds=SOON)
+
+        assert found >= 1
+        assert fleet.found_by_timer() == found
+        assert "did not hear" in caplog.text
+        frozen.send_signal(signal.SIGCONT)
+        frozen.terminate()
+        assert await asyncio.wait_for(frozen.wait(), PATIENCE) == 0
+    finally:
+        if frozen.returncode is None:
+            frozen.kill()
+        await frozen.communicate()
+
+
+async def _locked(fleet: Night) -> bool:
+    return await fleet.locks() == [(1, True), (2, True)]
+
+
+@pytest.mark.long
+@pytest.mark.timeout(200)
+async def test_an_idle_worker_says_little_whether_it_sits_or_not(fake_postmark: FakePostmark) -> None:
+    """At most 24 statements a minute each: an outbox must not be heard in the database's load."""
+    counts = []
+    async with (
+        embedded.server(throwaway=True, settings={"autovacuum": "off"}) as server,
+        asyncpg.create_pool(server.dsn, min_size=0, max_size=10) as pool,
+    ):
+        name = await pool.fetchval("select current_database()")
+        async with pool.acquire() as conn:
+            await migrate(conn)
+        async with night(Outbox(pool, fake_postmark), server.dsn) as made:
+            watcher = await asyncpg.connect(server.dsn, database="template1")
+            for _ in range(2):
+                await made.start(poll=5.0, quiet_poll=30.0)
+                await made.settled()
+                began = await _transactions(watcher, name)
+                await asyncio.sleep(60)
+                counts.append(await _transactions(watcher, name) - began)
+            await watcher.close()
+    seated, both = counts
+    print(f"{seated} transactions a minute seated, {both - seated} not seated")
+    assert seated <= 24
+    assert both - seated <= 24
+
+
+async def _transactions(watcher: asyncpg.Connection, name: str) -> int:
+    await asyncio.sleep(2)  # sessions report what they did with a second's delay
+    count: int = await watcher.fetchval(
+        "select xact_commit + xact_rollback from pg_stat_database where datname = $1", name
+    )
+    return count
