@@ -51,10 +51,7 @@ SLEEP_LOCK: Final = 1
 SEAT_LOCK: Final = 2
 SEAT_WAIT: Final = 20.0
 SLEEP_WAIT: Final = 0.25
-"""Seconds. Short, since enqueues that fall between two waits do not ring: see `UNSURE_LOOK`."""
-
-UNSURE_LOOK: Final = 0.1
-"""How often the lanes look while a long enqueueing transaction keeps the holder from falling asleep."""
+"""Seconds. Short, since the lanes look after each wait in vain: enqueues between two waits do not ring."""
 
 FAST: Final = (8, 0.04)
 """So many rings within so many seconds: it is day. Below that, a NOTIFY costs less than going to sleep."""
@@ -114,7 +111,6 @@ class Bell:
         self._complaints = Complaints()
         self._queued = False
         self._seated = False
-        self._unsure = False
         self._asleep = False
         self._holds_sleep = False
         self._rings: deque[float] = deque(maxlen=FAST[0])
@@ -130,8 +126,6 @@ class Bell:
         """How long *lane* may sleep: long while every enqueue rings and the ring is heard, short by day."""
         if self._awake:
             return FULL_DAY_LOOK if lane.backlog else DAY_LOOK
-        if self._unsure:
-            return UNSURE_LOOK
         if self._asleep and self._may_sit():
             return settings.quiet_poll
         # In the queue for the seat: somebody else listens, and is looked after now and then.
@@ -207,7 +201,7 @@ class Bell:
                 while await self._sleep():
                     pass
         finally:
-            self._seated = self._asleep = self._unsure = False
+            self._seated = self._asleep = False
             await self._stand_up()
 
     async def _stand_up(self) -> None:
@@ -233,7 +227,7 @@ class Bell:
             return False
         if not await self._link.value("take_bell_lock", SLEEP_LOCK, seconds(SLEEP_WAIT)):
             # What was enqueued before this wait, or comes before the next one, does not ring.
-            self._unsure = self._owes_call = True
+            self._owes_call = True
             self._ring_lanes()
             self._stir()
             return self._may_sit() and not self._must_pass_on()
@@ -249,7 +243,7 @@ class Bell:
 
     def _fall_asleep(self) -> None:
         self._holds_sleep = self._asleep = True
-        self._unsure = self._fast = False
+        self._fast = False
         self._rings.clear()
         # Once more after the grant: what was enqueued without a ring is visible now. Others may know it.
         self._owes_call = True

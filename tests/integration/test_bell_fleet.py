@@ -123,6 +123,35 @@ async def test_a_name_that_only_the_last_worker_knows_is_served(
         await tasks.stop()
 
 
+async def test_a_name_that_came_without_a_ring_is_served_by_who_knows_it(
+    notifyq_dsn: str, fake_postmark: FakePostmark, outbox: Outbox
+) -> None:
+    """Who falls asleep looks for itself; what it does not know, others must look for."""
+    async with night(outbox, notifyq_dsn) as made, Fleet(outbox.pool, fake_postmark) as tasks:
+
+        @task("known to all")
+        async def common(ctx: TaskContext) -> None: ...
+
+        @task("known to one")
+        async def rare(ctx: TaskContext) -> None: ...
+
+        async with outbox.pool.acquire() as conn, conn.transaction():
+            silent = await enqueue(conn, rare.call())
+            for served in ((common,), (common, rare)):
+                pool = await made.pool(application_name="ear")
+                made.workers.append(await tasks.start(*served, pool=pool, **NO_POLLING))
+            await until(lambda: _have_looked(made), what="both have looked in vain")
+
+        await tasks.until_call(silent.id, "done", seconds=SOON)
+        await made.asleep()
+        assert made.found_by_timer() == 0
+        await tasks.stop()
+
+
+async def _have_looked(fleet: Night) -> bool:
+    return all(lane.turns and lane.resting for worker in fleet.workers for lane in worker._lanes)
+
+
 async def test_an_email_does_not_wait_for_the_tasks_that_fill_their_lane(
     notifyq_dsn: str, fake_postmark: FakePostmark, outbox: Outbox
 ) -> None:
@@ -201,6 +230,7 @@ async def test_off_is_left_to_the_timer_and_no_holder_is_suspected(
     await fleet.outbox.until("sent", seconds=SOON)
     assert await fleet.ear.rings() == 0
     assert fleet.found_by_timer() == 1
+    await fleet.settled()
     assert (bell(holder)._link.session, bell(holder)._asleep) == (session, True)
     assert "did not hear" not in caplog.text
 

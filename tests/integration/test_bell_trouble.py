@@ -65,6 +65,25 @@ async def test_a_long_enqueueing_transaction_holds_nobody_up(fleet: Night) -> No
     await fleet.asleep()
 
 
+async def test_what_came_without_a_ring_does_not_wait_for_a_long_transaction(fleet: Night) -> None:
+    """Both began while nobody slept; the short one rings nobody, and the long one keeps all awake."""
+    await fleet.outbox.put("first of its kind")
+    async with fleet.outbox.pool.acquire() as one, fleet.outbox.pool.acquire() as two:
+        long, short = one.transaction(), two.transaction()
+        await long.start()
+        await enqueue(one, an_email("long"))
+        await short.start()
+        await enqueue(two, an_email("short"))
+        await fleet.start()
+        await until(lambda: _waits_for_sleep(fleet), what="the worker waits for SLEEP")
+
+        await short.commit()
+
+        await fleet.outbox.until("sent", "short", seconds=SOON)
+        await long.rollback()
+    assert fleet.found_by_timer() == 0
+
+
 async def test_an_ear_that_was_replaced_is_not_taken_for_the_one_that_had_subscribed(fleet: Night) -> None:
     """The ear may be lost and back again while its worker waits for a lock."""
     await fleet.outbox.put("first of its kind")
@@ -178,6 +197,7 @@ async def test_an_idle_worker_says_little_whether_it_sits_or_not(fake_postmark: 
             for _ in range(2):
                 await made.start(poll=5.0, quiet_poll=30.0)
                 await made.settled()
+                await asyncio.sleep(15)  # until what the start did has been reported
                 began = await _transactions(watcher, name)
                 await asyncio.sleep(60)
                 counts.append(await _transactions(watcher, name) - began)
@@ -189,7 +209,6 @@ async def test_an_idle_worker_says_little_whether_it_sits_or_not(fake_postmark: 
 
 
 async def _transactions(watcher: asyncpg.Connection, name: str) -> int:
-    await asyncio.sleep(2)  # sessions report what they did with a second's delay
     count: int = await watcher.fetchval(
         "select xact_commit + xact_rollback from pg_stat_database where datname = $1", name
     )

@@ -31,7 +31,7 @@ class Rules:
     notices_a_lost_session: bool = True
     notices_another_ear: bool = True
     frees_sleep_when_leaving: bool = True
-    looks_while_unsure: bool = True
+    looks_after_a_vain_wait: bool = True
     calls_after_a_vain_ring: bool = True
     calls_unasked: bool = True
     looks_when_its_ear_is_back: bool = True
@@ -84,7 +84,6 @@ class Worker(NamedTuple):
     took: bool = False
     owes_call: bool = False
     short: bool = False
-    unsure: bool = False
 
 
 class Budget(NamedTuple):
@@ -305,20 +304,18 @@ class Bells:
                 state,
                 n,
                 bell="asleep",
-                unsure=False,
                 rung=worker.rung or self.rules.looks_after_grant,
                 owes_call=calls,
             )
             yield "is granted SLEEP", asleep._replace(sleep=n)
         else:
-            unsure = self.rules.looks_while_unsure
-            rung = worker.rung or unsure
-            waited = _with(state, n, bell="looking", unsure=unsure, rung=rung, owes_call=calls)
+            rung = worker.rung or self.rules.looks_after_a_vain_wait
+            waited = _with(state, n, bell="looking", rung=rung, owes_call=calls)
             yield "has waited for SLEEP in vain", waited
 
     def _leave(self, state: State, n: int) -> State:
         worker = state.workers[n]
-        away = {"bell": "out", "ear": min(worker.ear, 1), "session": True, "ring": False, "unsure": False}
+        away = {"bell": "out", "ear": min(worker.ear, 1), "session": True, "ring": False}
         state = _with(state, n, **away, look=0, took=False, short=False)
         if not worker.session:
             return state
@@ -353,8 +350,6 @@ class Bells:
                     yield "begins a claim", begun
             else:
                 yield "has no slot to look with", self._judge(_with(state, n, rung=False), n, 0)
-        elif worker.unsure:
-            yield "looks, unsure", _with(state, n, rung=True)
 
     def _claim(self, state: State, n: int, worker: Worker) -> State:
         sees, now = worker.sees or 0, worker

@@ -66,7 +66,7 @@ GUILTY = {
     ),
     "takes another ear for the one that subscribed": ("notices_another_ear", replace(ALONE, lost_ears=1)),
     "leaves the seat and keeps SLEEP": ("frees_sleep_when_leaving", World(urgent=0, rows=ONE, lost_ears=1)),
-    "does not look between two waits for SLEEP": ("looks_while_unsure", World(workers=1, urgent=1)),
+    "does not look between two waits for SLEEP": ("looks_after_a_vain_wait", World(workers=1, urgent=1)),
     "keeps a ring that it cannot serve to itself": ("calls_after_a_vain_ring", NAMED),
     "calls only when it was rung": ("calls_unasked", NAMED),
     "does not look when its ear is back": ("looks_when_its_ear_is_back", replace(NAMED, lost_ears=1)),
