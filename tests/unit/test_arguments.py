@@ -123,7 +123,6 @@ def there_and_back(annotation: Any, value: Any) -> Any:
         (list[Order | None], [ORDER, None]),
         (Any, {"a": [1, "b", None, True]}),
     ],
-    ids=repr,
 )
 def test_an_argument_comes_back_equal_and_of_its_type(annotation: Any, value: Any) -> None:
     """The worker's function must see what the caller gave."""
@@ -170,7 +169,6 @@ def test_an_argument_comes_back_equal_and_of_its_type(annotation: Any, value: An
         (int, lambda: 7),
         (float, 2**53 + 1),
     ],
-    ids=repr,
 )
 def test_what_would_not_come_back_is_refused_at_the_call(annotation: Any, value: Any) -> None:
     """In the worker it would be too late: the caller is gone."""
