@@ -206,5 +206,5 @@ async def test_an_idle_worker_says_little_whether_it_sits_or_not(
     seated, both = minutes
     print(f"{seated} statements a minute seated, {both - seated} not seated")
 
-    assert seated <= 24
-    assert both - seated <= 24
+    assert 5 <= seated <= 24  # a count of nothing would prove nothing
+    assert 5 <= both - seated <= 24
