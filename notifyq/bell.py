@@ -21,7 +21,7 @@ The timer stays behind all of it. Only the timer finds a row (model: tests/model
 * that was rung for while the holder of the SEAT was frozen or cut off, until the proof or the others
   find that out;
 * that only other workers know, and that came in one breath with a row which the holder took;
-* that only a worker knows whose own ear was away when it was called.
+* that only a worker knows which cannot listen.
 """
 
 from __future__ import annotations

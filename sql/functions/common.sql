@@ -93,8 +93,7 @@ begin
             where k.lane = 'email' and k.name = a.builder and k.priority = a.priority)
     ) then
         insert into notifyq.kinds (lane, name, priority)
-        select distinct 'email', a.builder, a.priority from added a
-        on conflict do nothing;
+        select distinct 'email', a.builder, a.priority from added a;
     end if;
     return null;
 end $$;

@@ -186,13 +186,15 @@ create table notifyq.gates (
     constraint until_exactly_while_shut check ((until is not null) = (state <> 'open'))
 );
 
--- Which priorities the emails of a builder have had: few, and never fewer.
+-- Which priorities the emails of a builder have had: few, and never fewer. Not unique: with a unique key
+-- the first email of a kind, in a long transaction, would hold up every other one until it ends. The few
+-- that begin at once write a line each.
 create table notifyq.kinds (
     lane     text not null,
     name     text not null,
-    priority int not null,
-    primary key (lane, name, priority)
+    priority int not null
 );
+create index kinds_known on notifyq.kinds (lane, name, priority);
 
 -- Work that one worker does for all, at most once in a while.
 create table notifyq.chores (

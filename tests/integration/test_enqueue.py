@@ -275,3 +275,20 @@ async def test_misuse_from_sql_names_the_field(conn: Any, field: str, call: str)
 
     assert (refused.value.sqlstate, refused.value.column_name) == ("22023", field)
     assert await count(conn) == 0
+
+
+async def test_the_first_email_of_a_kind_in_a_long_transaction_holds_up_no_other(
+    notifyq_pool: Pool,
+) -> None:
+    """An enqueue may wait for nobody but for its own key."""
+    async with notifyq_pool.acquire() as one, notifyq_pool.acquire() as other:
+        await other.execute("set lock_timeout = '1s'")
+        async with one.transaction():
+            await one.execute("select notifyq.enqueue_email('a', $1, p_priority => 7)", SQL_MESSAGE)
+
+            row = await other.fetchrow(
+                "select * from notifyq.enqueue_email('b', $1, p_priority => 7)", SQL_MESSAGE
+            )
+
+    assert row is not None
+    assert row["created"]
