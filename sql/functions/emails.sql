@@ -720,7 +720,7 @@ begin
     v_accounts := notifyq.same_accounts(p_account);
     with unaskable as (
         select e.id, e.account <> all (v_accounts) as foreign_account from notifyq.emails e
-        where e.status = 'doubt'
+        where e.status = 'doubt' and e.doubt_since is not null
           and (e.doubt_since < v_now - p_oldest
                or e.account <> all (v_accounts) and e.run_after < v_now - p_grace)
         order by e.run_after limit 1000

@@ -29,7 +29,7 @@ select
     count(*) as doubt,
     extract(epoch from now() - min(e.doubt_since))::double precision as doubt_for
 from notifyq.emails e
-where e.status = 'doubt'
+where e.status = 'doubt' and e.doubt_since is not null
 
 -- name: read_held_emails
 select

@@ -37,7 +37,7 @@ def candidates() -> str:
     text = FUNCTIONS.read_text()
     begin = text.index("select b.id, b.send_before")
     body = text[begin : text.index(") due;", begin)]
-    body = re.sub(r"limit v_\w+", "limit $4", body)
+    body = re.sub(r"limit v_\w+", "limit $4", body).replace("v_since", "'-infinity'::timestamptz")
     for n, name in enumerate(("p_builders", "v_priority", "v_now"), 1):
         body = body.replace(name, f"${n}")
     return body
