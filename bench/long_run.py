@@ -26,7 +26,7 @@ def main() -> int:
     options.add_argument("--only", metavar="WORD")
     chosen = options.parse_args()
     began = time.monotonic()
-    pytest = [sys.executable, "-m", "pytest", "-s", "-q", "--no-header", "-p", "no:cacheprovider"]
+    pytest = [sys.executable, "-m", "pytest", "-s", "-q", "--no-header", "-n", "0", "-p", "no:cacheprovider"]
     words = ["-k", chosen.only] if chosen.only else []
     ends = [
         _run("short", [*pytest, *words, "tests/faults", "tests/model"]),
