@@ -144,6 +144,8 @@ def aware(field: str, value: object) -> datetime | None:
         raise InvalidEmail(field, "must be a datetime")
     if value.utcoffset() is None:
         raise InvalidEmail(field, "must have a time zone, for example datetime.now(timezone.utc)")
+    if not 1 < value.year < 9999:
+        raise InvalidEmail(field, "must be a time before the year 9999; leave it out where there is no limit")
     return value
 
 

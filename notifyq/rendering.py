@@ -48,7 +48,10 @@ class Renderer:
 
     async def render(self, claim: Claim, message: str) -> Email:
         """Raises `InvalidEmail` or `Unrenderable` for what can never be sent, `BuilderFailed` for a bug."""
-        stored = msgspec.json.decode(message)
+        try:
+            stored = msgspec.json.decode(message)
+        except (msgspec.DecodeError, RecursionError) as error:
+            raise Unrenderable(f"the stored message cannot be read ({type(error).__name__})") from None
         if "builder" not in stored:
             return Email.from_message(claim.key, stored)
         builder = self._builders[stored["builder"]]
@@ -68,7 +71,7 @@ class Renderer:
             if being_cancelled():
                 raise
             raise BuilderFailed.by(error) from None
-        except (Exception, SystemExit) as error:
+        except BaseException as error:  # user code: whatever it raises, never the end of the worker
             raise BuilderFailed.by(error) from None
         assert scope.cancelled_caught  # noqa: S101 (for the type checker)
         raise BuilderFailed(f"the builder did not end within {self._limit:g} s")

@@ -77,7 +77,7 @@ async def run_call(job: TaskJob, pool: Pool, threads: anyio.CapacityLimiter) -> 
         if being_cancelled():
             raise
         return _failed(job, RuntimeError("it let a cancellation escape that it had caused itself"))
-    except (Exception, SystemExit, BaseExceptionGroup) as error:
+    except BaseException as error:  # user code: whatever it raises ends its call, never the worker
         return _ending_of(job, error)
 
 

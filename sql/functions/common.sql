@@ -118,6 +118,15 @@ begin
         using errcode = '22023', column = p_field, schema = 'notifyq';
 end $$;
 
+-- A time that no clock reaches: arithmetic on it fails (infinity), or a driver cannot read it.
+create or replace function notifyq.check_time(p_field text, p_time timestamptz) returns void
+language plpgsql as $$
+begin
+    if not (p_time > '0001-01-02' and p_time < '9999-12-30') then
+        perform notifyq.refuse(p_field, 'must be a time before the year 9999; leave it out where there is no limit');
+    end if;
+end $$;
+
 -- Take a chore that is due; answers whether it is ours. However many workers ask, one gets it. The
 -- first time is one period after the first worker: there is nothing to look back at yet.
 create or replace function notifyq.take_chore(

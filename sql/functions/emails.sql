@@ -118,6 +118,8 @@ declare
     v_id  bigint;
 begin
     perform notifyq.check_email(p_key, p_message, p_on_doubt, p_priority);
+    perform notifyq.check_time('run_after', p_run_after);
+    perform notifyq.check_time('send_before', p_send_before);
     loop
         insert into notifyq.emails (key, message, run_after, send_before, priority, on_doubt, created_at)
         values (p_key, p_message, coalesce(p_run_after, v_now), p_send_before, p_priority, p_on_doubt, v_now)
@@ -156,6 +158,8 @@ begin
     if not p_checked then
         perform notifyq.check_email(n.key, n.message::jsonb, n.on_doubt, n.priority)
         from unnest(p_keys, p_messages, p_on_doubts, p_priorities) as n (key, message, on_doubt, priority);
+        perform notifyq.check_time('run_after', n.at) from unnest(p_run_afters) as n (at);
+        perform notifyq.check_time('send_before', n.at) from unnest(p_send_befores) as n (at);
     end if;
 
     with created as (
@@ -720,14 +724,15 @@ begin
     v_accounts := notifyq.same_accounts(p_account);
     with unaskable as (
         select e.id, e.account <> all (v_accounts) as foreign_account from notifyq.emails e
-        where e.status = 'doubt' and e.doubt_since is not null
-          and (e.doubt_since < v_now - p_oldest
+        -- 'pending' and in doubt: ordered by an operator, to be asked about first; by nobody here either.
+        where e.status in ('pending', 'doubt') and e.doubt_since is not null
+          and (e.status = 'doubt' and e.doubt_since < v_now - p_oldest
                or e.account <> all (v_accounts) and e.run_after < v_now - p_grace)
         order by e.run_after limit 1000
         for no key update skip locked
     ), recorded as (
         update notifyq.emails e
-        set status = 'held',
+        set status = 'held', ordered = false,
             last_error = case when u.foreign_account
                 then 'it may have been sent with another provider account, which no worker here can ask'
                 else 'it may have been sent, so long ago that the provider no longer knows' end

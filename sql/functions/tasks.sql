@@ -42,6 +42,7 @@ declare
     v_id  bigint;
 begin
     perform notifyq.check_task(p_name, p_args, p_key, p_priority, p_max_attempts);
+    perform notifyq.check_time('run_after', p_run_after);
     loop
         insert into notifyq.tasks (name, args, key, run_after, priority, max_attempts, created_at)
         values (p_name, p_args, p_key, coalesce(p_run_after, v_now), p_priority, coalesce(p_max_attempts, 10), v_now)

@@ -68,6 +68,11 @@ create table notifyq.emails (
         num_nonnulls(provider_message_id, sent_at) = case when status = 'sent' then 2 else 0 end),
     constraint finished_exactly_at_the_end check ((finished_at is not null) = (status in ('sent', 'dead'))),
     constraint doubt_has_a_beginning check (status not in ('doubt', 'held') or doubt_since is not null),
+    -- Arithmetic on infinity fails, and one such row would stop every claim.
+    constraint times_are_within_reach check (
+        run_after > '0001-01-02' and run_after < '9999-12-30'
+        and created_at > '0001-01-02' and created_at < '9999-12-30'
+        and send_before > '0001-01-02' and send_before < '9999-12-30'),
     constraint early_receipt_only_under_a_claim check (receipt is null or status = 'processing'),
     constraint last_error_length check (char_length(last_error) <= 1000)
 ) with (
@@ -123,6 +128,9 @@ create table notifyq.tasks (
 
     constraint name_length check (char_length(name) between 1 and 200),
     constraint key_length check (char_length(key) between 1 and 500),
+    constraint times_are_within_reach check (
+        run_after > '0001-01-02' and run_after < '9999-12-30'
+        and created_at > '0001-01-02' and created_at < '9999-12-30'),
     constraint args_are_an_object check (jsonb_typeof(args) = 'object'),
     constraint status_known check (status in ('pending', 'processing', 'done', 'dead')),
     constraint reason_exactly_when_dead check ((reason is not null) = (status = 'dead')),

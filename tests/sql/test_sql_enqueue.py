@@ -187,3 +187,22 @@ async def test_a_wrong_row_is_impossible(db: Outbox, case: str) -> None:
         await db.conn.execute(f"update notifyq.emails set {change} where id = $1", row_id)
 
     assert caught.value.constraint_name == constraint
+
+
+@pytest.mark.parametrize("field", ["run_after", "send_before"])
+async def test_a_time_that_no_clock_reaches_is_refused(conn: asyncpg.Connection, field: str) -> None:
+    """Arithmetic on infinity fails: one such row would stop every claim."""
+    with pytest.raises(asyncpg.InvalidParameterValueError) as caught:
+        await conn.execute(
+            f"select notifyq.enqueue_email('k', $1, p_{field} => 'infinity')", json.dumps(MESSAGE)
+        )
+
+    assert caught.value.column_name == field
+
+
+async def test_not_even_a_plain_insert_puts_one_there(conn: asyncpg.Connection) -> None:
+    """Whoever bypasses the functions meets the constraint."""
+    with pytest.raises(asyncpg.CheckViolationError):
+        await conn.execute(
+            "insert into notifyq.emails (key, message, run_after) values ('k', '{}', 'infinity')"
+        )
