@@ -21,7 +21,7 @@ from notifyq.errors import InvalidEmail
 from notifyq.lane import Batch, Room
 from notifyq.lifecycle import Claim, Doubt, Pending, after_ask, builder_failed, unrenderable
 from notifyq.low_water import LowWater
-from notifyq.provider import Deferred, Inconclusive, Missing, Provider
+from notifyq.provider import Inconclusive, Missing, Provider
 from notifyq.recorder import Recorder
 from notifyq.rendering import BuilderFailed, Renderer
 from notifyq.settings import WorkerSettings
@@ -149,8 +149,10 @@ class EmailWork:
             )
             if job.claim.asking or job.last_look.passed:
                 return self.interrupted(job)
-            outcome = Deferred(f"internal error: {type(error).__name__}")
-            return attempt.decide(job.claim, outcome, self._provider, self._settings)
+            # It says nothing about the provider, so nothing to the gate.
+            shown = f"internal error: {type(error).__name__}"
+            transition = builder_failed(job.claim, shown, self._settings, attempt.roll())
+            return Decision(claim=job.claim, transition=transition)
 
     async def _send(self, job: EmailJob) -> Decision:
         claim = job.claim

@@ -87,11 +87,19 @@ async def _call(
     if not runs_in_thread(task):
         await _within_timeout(task, function())
         return
-    result = await anyio.to_thread.run_sync(function, limiter=threads, abandon_on_cancel=True)
+    result = await anyio.to_thread.run_sync(_contained, function, limiter=threads, abandon_on_cancel=True)
     if inspect.isawaitable(result):  # a coroutine function in a plain wrapper
         await _within_timeout(task, result)
     elif call.overdue:
         raise _timed_out(task)
+
+
+def _contained(function: Callable[[], Any]) -> Any:
+    """Call *function*; what would end the thread's own machinery becomes an error like any other."""
+    try:
+        return function()
+    except GeneratorExit:
+        raise RuntimeError("it raised GeneratorExit") from None
 
 
 async def _within_timeout(task: Task[Any], running: Any) -> None:

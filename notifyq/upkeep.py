@@ -32,6 +32,9 @@ T = TypeVar("T")
 SWEEP_EVERY: Final = 60.0
 AUDIT_EVERY: Final = 86400.0
 LEARN_EVERY: Final = 600.0
+FOREIGN_GRACE: Final = 900.0
+"""How long the doubts of another account wait for a worker that has it: longer than a deploy takes."""
+
 OLDEST_DOUBT: Final = 6 * 86400.0
 """Below the shortest retention that Postmark offers (7 days): older doubts cannot be answered."""
 
@@ -186,7 +189,7 @@ class Upkeep:
         rows = await self._link.fetch(
             "sweep_emails",
             self._provider.account,
-            seconds(self._settings.settle),
+            seconds(max(self._settings.settle, FOREIGN_GRACE)),
             seconds(OLDEST_DOUBT),
             None if retention is None else seconds(retention),
         )

@@ -31,6 +31,8 @@ __all__ = ["worker"]
 log = logging.getLogger("notifyq")
 
 DEFAULTS = WorkerSettings()
+STOPPING = (signal.SIGTERM, signal.SIGINT, getattr(signal, "SIGHUP", signal.SIGTERM))
+"""A terminal that is closed is no reason to leave rows behind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,7 @@ async def _run_until_told(made: Worker) -> None:
 async def _obey_signals(
     made: Worker, ready: anyio.Event, scope: anyio.CancelScope, *, task_status: TaskStatus[None]
 ) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with anyio.open_signal_receiver(*STOPPING) as signals:
         task_status.started()
         told = False
         async for _ in signals:

@@ -120,6 +120,7 @@ declare
     v_most     int;
     v_room     int[];
     v_priority int;
+    v_hops     int := 0;
     v_next     timestamptz;
     v_wake     timestamptz;
 begin
@@ -143,6 +144,8 @@ begin
         ) t
         where k.room > 0;
         exit when v_priority is null;
+        v_hops := v_hops + 1;
+        exit when v_hops = 32;
         v_most := case when v_priority < 0 then v_left else least(v_left, v_bulk) end;
         exit when v_most <= 0;
 
@@ -178,6 +181,22 @@ begin
             v_wake := least(v_wake, v_next);
         end if;
     end loop;
+
+    if v_hops = 32 and least(v_left, v_bulk) > 0 then
+        -- Somebody gives each call a priority of its own: the rest in one walk, and again soon. Of tasks
+        -- without a limit, whose calls need not be counted one by one.
+        select coalesce(array_agg(due.id), '{}') into v_more
+        from (
+            select t.id from notifyq.tasks t
+            where t.status = 'pending' and t.priority >= v_priority and t.run_after <= v_now
+              and t.name in (select k.name from unnest(p_names, p_limits) as k (name, most) where k.most is null)
+              and t.id <> all (v_ids)
+            order by t.priority, t.run_after, t.id limit least(v_left, v_bulk)
+            for no key update skip locked
+        ) due;
+        v_ids := v_ids || v_more;
+        v_wake := least(v_wake, v_now + interval '1 second');
+    end if;
 
     return query
         with claimed as (

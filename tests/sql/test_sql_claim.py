@@ -235,3 +235,13 @@ async def test_a_row_that_waits_tells_how_long(db: Outbox) -> None:
     (claim,) = await db.claim()
 
     assert claim["waited"] == timedelta(seconds=5).total_seconds()
+
+
+async def test_a_priority_for_each_email_does_not_stop_the_claim(db: Outbox) -> None:
+    """Somebody uses a sequence or a time as the priority: in order all the same, and without a hop for each."""
+    for number in range(60):
+        await db.put(f"ahead {number}", priority=number, run_after=db.at(3600))
+    for number in range(100, 105):
+        await db.put(f"due {number}", priority=number)
+
+    assert await db.claimed(slots=3) == ["due 100", "due 101", "due 102"]
