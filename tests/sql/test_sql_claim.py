@@ -238,7 +238,7 @@ async def test_a_row_that_waits_tells_how_long(db: Outbox) -> None:
 
 
 async def test_a_priority_for_each_email_does_not_stop_the_claim(db: Outbox) -> None:
-    """Somebody uses a sequence or a time as the priority: in order all the same, and without a hop for each."""
+    """Somebody uses a sequence as the priority: in order all the same, and without a hop for each."""
     for number in range(60):
         await db.put(f"ahead {number}", priority=number, run_after=db.at(3600))
     for number in range(100, 105):
