@@ -117,7 +117,7 @@ def _plain_address(value: object) -> str:
     if not at:
         raise InvalidEmail("email", "must be one address such as ann@example.com")
     if not local.isascii():
-        raise InvalidEmail("email", "must be ASCII before the @ (the provider takes no other)")
+        raise InvalidEmail("email", "must be ASCII in its local part (the provider takes no other)")
     if len(local) > MAX_LOCAL or _LOCAL.fullmatch(local) is None:
         rule = "must be one address such as ann@example.com: not a list, no quotes, no name, no blanks"
         raise InvalidEmail("email", rule)
@@ -136,7 +136,7 @@ def _ascii_domain(domain: str) -> str:
         try:
             lowered = idna.encode(domain, uts46=True).decode("ascii").lower()
         except UnicodeError:  # idna's own errors are UnicodeErrors, and they quote the domain
-            raise InvalidEmail("email", "must have a valid international domain after the @") from None
+            raise InvalidEmail("email", "must have a valid international domain") from None
     if _DOMAIN.fullmatch(lowered) is None:
-        raise InvalidEmail("email", "must have a domain such as example.com after the @")
+        raise InvalidEmail("email", "must have a domain such as example.com")
     return lowered

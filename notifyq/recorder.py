@@ -104,6 +104,8 @@ class Recorder:
                 return
             log.error("%s: its end could not be recorded (%s)", _name(group[0]), describe(error))
             return
+        if kind is Pending:
+            _tell_of_waiting(group)
         if kind is Sent:
             await self._tell_of_sent(group, [row["answer"] for row in rows])
         else:
@@ -169,6 +171,12 @@ def _tell_of_lost(group: list[Decision], recorded: set[int]) -> None:
     for decision in group:
         if decision.claim.id not in recorded:
             log.warning("%s: its claim was lost, so its end was not recorded", _name(decision))
+
+
+def _tell_of_waiting(group: list[Decision]) -> None:
+    for decision in group:
+        if isinstance(decision.transition, Pending) and decision.transition.waiting:
+            log.warning("%s waits to be set up: %s", _name(decision), decision.transition.error)
 
 
 def _name(decision: Decision) -> str:

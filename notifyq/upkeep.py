@@ -179,6 +179,7 @@ class Upkeep:
                 self._learn_server_at = math.inf
 
     async def _sweep(self) -> None:
+        await self._quietly("sweep", lambda: self._link.fetch("hurry_waiting"))
         while True:
             await self._quietly("sweep", self._one_sweep)
             await anyio.sleep(SWEEP_EVERY)

@@ -102,7 +102,11 @@ def send(source: str | None, wait: bool, timeout: float, as_json: bool, **flags:
 @click.option("--key", help="One active call at a time with this key.")
 @click.option("--run-after", type=TIME, help="Not earlier: +10m, or 2030-01-31T09:00+01:00.")
 @click.option("--priority", type=int, default=0, show_default=True, help="Lower goes first.")
-@click.option("--max-attempts", type=click.IntRange(1), help="Default: the task's own.")
+@click.option(
+    "--max-attempts",
+    type=click.IntRange(1),
+    help="Default: 10; a task's own counts for calls made in Python.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 def enqueue(
     name: str,

@@ -142,7 +142,10 @@ def _check_environment(provider: Postmark) -> None:
     try:
         build_postmark_payload(sample, os.environ)
     except MissingSender:
-        return
+        log.warning(
+            "EMAIL_FROM is not set: emails that name no sender will wait. "
+            "Set it to the address that sends and restart; they go at once then"
+        )
 
 
 async def _run_until_told(made: Worker) -> None:

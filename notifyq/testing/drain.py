@@ -39,7 +39,7 @@ async def drain(
     *pool* must allow five connections.
 
     Raises TimeoutError after *limit* seconds, with the ids of what has not ended: the provider
-    refuses the account, for example.
+    refuses the account, for example; RuntimeError if an email waits for its sender or stream to be set up.
 
     Example::
 
@@ -65,6 +65,9 @@ async def _wait_until_ended(pool: Pool, limit: float) -> None:
         while left := await pool.fetch(query("unfinished"), sorted(registered)):
             await anyio.sleep(pause)
             pause = min(2 * pause, longest)
+        if waiting := await pool.fetch(query("waiting_to_be_set_up")):
+            said = "; ".join(f"email {row['id']}: {row['last_error']}" for row in waiting)
+            raise RuntimeError(f"not sent, since something is not set up: {said}")
         return
     named = (
         ", ".join(f"{row['lane']} {row['id']} is {row['status']}" for row in left) or "the database is silent"

@@ -39,6 +39,14 @@ begin
         return;
     end if;
 
+    select f into v_field from jsonb_object_keys(p_message) f
+    where f <> all (array['from', 'to', 'cc', 'bcc', 'reply_to', 'subject', 'html', 'text', 'headers', 'tag',
+                          'metadata', 'stream', 'attachments'])
+    limit 1;
+    if found then
+        -- A misspelt field would be a part of the message that silently never goes out.
+        perform notifyq.refuse(left(v_field, 60), 'is no field of a message');
+    end if;
     foreach v_field in array array['to', 'cc', 'bcc', 'reply_to'] loop
         continue when v_field <> 'to' and coalesce(p_message -> v_field, 'null') = 'null';
         if jsonb_typeof(p_message -> v_field) is distinct from 'array' then
@@ -94,7 +102,7 @@ language plpgsql as $$
 begin
     if jsonb_typeof(p_address) <> 'object' or jsonb_typeof(p_address -> 'email') is distinct from 'string' then
         perform notifyq.refuse(p_field, 'must hold {"email", "name"?}');
-    elsif p_address ->> 'email' !~ E'^[^\\s@<>(),;:"\\[\\]\\x01-\\x1f\\x7f]+@[^\\s@<>(),;:"\\x01-\\x1f\\x7f]+$' then
+    elsif p_address ->> 'email' !~ E'^[^\\s@<>(),;:"\\[\\]\\x01-\\x1f\\x7f]+@[^\\s@<>(),;:"\\x01-\\x1f\\x7f]+[.][^\\s@<>(),;:."\\x01-\\x1f\\x7f]+$' then
         perform notifyq.refuse(p_field, 'holds something that is not one email address');
     elsif p_address ->> 'name' ~ E'[\\x01-\\x1f\\x7f]' then
         perform notifyq.refuse(p_field, 'has a name with a line break or a control character');
@@ -408,6 +416,18 @@ begin
         select other.account
         from notifyq.gates mine join notifyq.gates other on other.server = mine.server
         where mine.account = p_account and other.account <> p_account);
+end $$;
+
+-- A worker starts, perhaps with the sender or the stream that was missing: rows that waited for it are due.
+create or replace function notifyq.hurry_waiting(p_now timestamptz default null) returns int
+language plpgsql as $$
+declare
+    v_count int;
+begin
+    update notifyq.emails e set run_after = coalesce(p_now, clock_timestamp())
+    where e.status = 'pending' and e.waits > 0;
+    get diagnostics v_count = row_count;
+    return v_count;
 end $$;
 
 -- Past send_before: dead, never POSTed late. p_ids null: all that are past it, 1,000 at most a call.

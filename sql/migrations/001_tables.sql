@@ -97,6 +97,7 @@ alter table notifyq.emails
 -- One partial index for each hot question. None of them grows with finished rows.
 create index emails_pending on notifyq.emails (builder, priority, run_after, id) where status = 'pending';
 create index emails_postponed on notifyq.emails (run_after, id) where status = 'pending' and postponed;
+create index emails_waiting on notifyq.emails (id) where status = 'pending' and waits > 0;
 create index emails_expiring on notifyq.emails (send_before) where status = 'pending' and send_before is not null;
 create index emails_doubt on notifyq.emails (run_after, id)
     where status in ('pending', 'doubt') and doubt_since is not null;

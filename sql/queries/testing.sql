@@ -12,6 +12,9 @@ select format('create database %I', $1::text)
 -- name: drop_database_statement
 select format('drop database if exists %I with (force)', $1::text)
 
+-- name: waiting_to_be_set_up
+select id, last_error from notifyq.emails where status = 'pending' and waits > 0 order by id limit 20
+
 -- name: unfinished
 -- Due, under way or in doubt, in one snapshot. Calls of tasks that the test does not declare stay.
 select 'email' as lane, id, status

@@ -14,6 +14,9 @@ select set_config('default_transaction_isolation', 'read committed', false),
 -- name: claim_emails
 select * from notifyq.claim_emails($1, $2, $3, $4, $5, $6, $7, $8)
 
+-- name: hurry_waiting
+select notifyq.hurry_waiting()
+
 -- name: email_sent
 select * from notifyq.email_sent($1, $2, $3, $4)
 

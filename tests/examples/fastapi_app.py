@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -38,6 +39,7 @@ app = FastAPI(lifespan=lifespan)
 
 @app.post("/forgot/{user_id}")
 async def forgot(user_id: int) -> dict[str, bool]:
+    token = secrets.token_urlsafe()  # new for each request: it is in the key
     async with app.state.pool.acquire() as conn, conn.transaction():
-        made = await notifyq.enqueue(conn, password_reset(user_id, token="..."))
+        made = await notifyq.enqueue(conn, password_reset(user_id, token))
     return {"created": made.created}
