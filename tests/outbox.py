@@ -82,7 +82,10 @@ class Outbox:
         self, *, env: dict[str, str] | None = None, connections: int = 100, **options: Any
     ) -> Worker:
         """Start a worker and return when it listens. *options* are settings, or arguments of `Worker`."""
-        arguments = {name: options.pop(name) for name in ("listen", "listen_url", "pool") if name in options}
+        named = ("listen", "listen_url", "pool", "tasks", "builders")
+        # Not whatever other modules of the run have declared.
+        arguments: dict[str, Any] = {"tasks": (), "builders": ()}
+        arguments |= {name: options.pop(name) for name in named if name in options}
         worker = Worker(
             arguments.pop("pool", self.pool),
             provider=Postmark(env={**self.fake.env(), **(env or {})}, connections=connections),

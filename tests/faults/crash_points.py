@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 import asyncpg
 from checker import CANARY_TOKEN, Tally, canaries_in, check, watch
 from processes import Child, Zygote
-from proxy import Proxy, Tunnel, Way, proxy
+from wire_proxy import Proxy, Tunnel, Way, proxy
 from zygote import an_email
 
 from notifyq import build_postmark_payload, enqueue

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack
 from uuid import UUID, uuid4
 
 import pytest
-from proxy import CutAfter, How, Proxy, Way, proxy
+from wire_proxy import CutAfter, How, Proxy, Way, proxy
 from zygote import an_email
 
 from notifyq import Email, Postmark, WorkerSettings

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 import asyncpg
 import pytest
 from outbox import Outbox, until
-from proxy import CutAtMessage, How, Proxy, Tunnel, Way, proxy
+from wire_proxy import CutAtMessage, How, Proxy, Tunnel, Way, proxy
 
 from notifyq import upkeep
 from notifyq.db import Link

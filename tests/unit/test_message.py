@@ -466,7 +466,11 @@ files = st.builds(
     st.binary(max_size=50),
     st.none() | st.just("cid:logo"),
 )
-times = st.datetimes(min_value=datetime(2000, 1, 1), timezones=st.just(timezone(timedelta(hours=2))))
+times = st.datetimes(
+    min_value=datetime(2000, 1, 1),
+    max_value=datetime(9000, 1, 1),
+    timezones=st.just(timezone(timedelta(hours=2))),
+)
 emails = st.builds(
     Email,
     key=st.just("k"),
