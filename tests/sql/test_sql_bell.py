@@ -153,7 +153,7 @@ async def test_what_makes_a_row_due_earlier_rings(
     async with open_db.conn.transaction():
         await open_db.conn.execute("select set_config('notifyq.bell', 'off', true)")
         row = await open_db.put("other")
-        await open_db.conn.execute("update notifyq.emails set run_after = 'infinity' where id = $1", row)
+        await open_db.conn.execute("update notifyq.emails set run_after = '9000-01-01' where id = $1", row)
     assert await listener.count() == 0
     await happens(open_db)
 
