@@ -12,15 +12,13 @@ import click
 
 from notifyq.cli.database import connected
 from notifyq.cli.display import say
-from notifyq.cli.options import ROW, RowId
+from notifyq.cli.options import REASONS, ROW, RowId, check_word, one_of
 from notifyq.cli.runner import Failed, note, run
 from notifyq.sqlfiles import query
 
 __all__ = ["cancel", "resolve", "retry"]
 
 BATCH: Final = 500
-_EMAIL_REASONS: Final = ("rejected", "suppressed", "exhausted", "expired", "cancelled", "unrenderable")
-_TASK_REASONS: Final = ("exhausted", "gave_up", "cancelled", "invalid")
 
 # Why a row of this state did not move: (what was wanted, lane) → status → words.
 _WHY: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
@@ -60,7 +58,7 @@ _WHY: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
 @click.argument("rows", metavar="[ID]...", nargs=-1, type=ROW)
 @click.option(
     "--reason",
-    type=click.Choice(sorted({*_EMAIL_REASONS, *_TASK_REASONS})),
+    type=one_of(REASONS),
     help="All dead ones with this reason.",
 )
 @click.option("--tasks", is_flag=True, help="With --reason: tasks, not emails.")
@@ -77,9 +75,8 @@ def retry(rows: tuple[RowId, ...], reason: str | None, tasks: bool, yes: bool) -
         raise click.UsageError("give IDs, or --reason")
     if reason is None:
         run(lambda: _act("retry", rows))
-    lane = "task" if tasks or reason not in _EMAIL_REASONS else "email"
-    if reason not in (_TASK_REASONS if lane == "task" else _EMAIL_REASONS):
-        raise click.UsageError(f"no {lane} is ever dead because it is {reason}")
+    lane = "task" if tasks or reason not in REASONS["email"] else "email"
+    check_word("--reason", reason, lane, REASONS)
     run(lambda: _retry_all(lane, reason, yes))
 
 

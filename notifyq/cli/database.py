@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ from notifyq.db import Pool
 from notifyq.errors import EmbeddedUnavailable
 from notifyq.migrate import check_schema, migrate
 
-__all__ = ["check", "connected", "database", "listen_url", "pooled"]
+__all__ = ["check", "connected", "database", "database_url", "listen_url", "pooled"]
 
 CONNECT_SECONDS = 10
 CLOSE_SECONDS = 2
@@ -30,22 +30,31 @@ NO_DATABASE = (
 )
 
 
+def database_url() -> str:
+    """``DATABASE_URL``, or ``""``: then commands use the embedded database."""
+    return os.environ.get("DATABASE_URL", "").strip()
+
+
 @asynccontextmanager
-async def database(*, migrated: bool = True) -> AsyncIterator[str]:
+async def database(*, migrated: bool = True, tell: Callable[[str], None] = note) -> AsyncIterator[str]:
     """The URL of the database, for the length of the block; the embedded one runs as long, and is migrated.
 
-    Raises `Failed` without any, with both ways out.
+    *tell* says that it is the embedded one, and where it lies. Raises `Failed` without any, with both ways
+    out.
 
     Example: ``async with database() as url: ...``
     """
-    if url := os.environ.get("DATABASE_URL", "").strip():
+    if url := database_url():
         yield _checked("DATABASE_URL", url)
         return
     if not embedded.available():
         raise Failed(NO_DATABASE)
     try:
         async with embedded.server() as server:
-            note(f"no DATABASE_URL: using the embedded Postgres in {server.folder}")
+            tell(
+                f"no DATABASE_URL: using the embedded Postgres in {server.folder} "
+                "(set DATABASE_URL=postgresql://user@host/name to use your app's)"
+            )
             if migrated:
                 await _migrate(server.dsn)
             yield server.dsn
@@ -72,7 +81,7 @@ async def connected(*, migrated: bool = True) -> AsyncIterator[Any]:
 
 
 @asynccontextmanager
-async def pooled(more: int = 0) -> AsyncIterator[Pool]:
+async def pooled(more: int = 0, *, tell: Callable[[str], None] = note) -> AsyncIterator[Pool]:
     """A pool that connects when it is used, so that it can be made while the database is away.
 
     *more* connections may be opened for the user's tasks: were they to take the worker's own, claims and
@@ -80,7 +89,7 @@ async def pooled(more: int = 0) -> AsyncIterator[Pool]:
 
     Example: ``async with pooled() as pool: await Worker(pool, provider=Postmark()).run()``
     """
-    async with database() as url:
+    async with database(tell=tell) as url:
         pool = await asyncpg.create_pool(
             url,
             min_size=0,

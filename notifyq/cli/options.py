@@ -4,18 +4,42 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import click
 
-__all__ = ["ADDRESS", "DURATION", "PAIR", "ROW", "TIME", "RowId", "json_or_text", "pairs"]
+__all__ = [
+    "ADDRESS",
+    "DURATION",
+    "PAIR",
+    "REASONS",
+    "ROW",
+    "STATUSES",
+    "TIME",
+    "RowId",
+    "check_word",
+    "json_or_text",
+    "one_of",
+    "pairs",
+    "row_id",
+]
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _LANES: Final = {"": "email", "email": "email", "task": "task"}
 MAX_ID: Final = 2**63 - 1
+
+# The words that the tables know, by lane.
+STATUSES: Final[Mapping[str, tuple[str, ...]]] = {
+    "email": ("pending", "processing", "doubt", "sent", "held", "dead"),
+    "task": ("pending", "processing", "done", "dead"),
+}
+REASONS: Final[Mapping[str, tuple[str, ...]]] = {
+    "email": ("rejected", "suppressed", "exhausted", "expired", "cancelled", "unrenderable"),
+    "task": ("exhausted", "gave_up", "cancelled", "invalid"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +79,24 @@ def row_id(text: str) -> RowId:
     if lane not in _LANES or not (number.isascii() and number.isdigit()) or not 0 < int(number) <= MAX_ID:
         raise ValueError("an ID is an email's number, or task:7")
     return RowId(_LANES[lane], int(number))
+
+
+def one_of(words: Mapping[str, tuple[str, ...]]) -> click.Choice:  # type: ignore[type-arg]  # as above
+    """A word of any lane; `check_word` looks at the lane.
+
+    Example: ``@click.option("--status", type=one_of(STATUSES))``
+    """
+    return click.Choice(tuple(dict.fromkeys(word for known in words.values() for word in known)))
+
+
+def check_word(option: str, word: str | None, lane: str, words: Mapping[str, tuple[str, ...]]) -> None:
+    """Refuse a word that no row of *lane* can have, and name those that it can.
+
+    Example: ``check_word("--status", "sent", "task", STATUSES)`` raises a `click.BadParameter`.
+    """
+    if word is not None and word not in words[lane]:
+        allowed = ", ".join(words[lane])
+        raise click.BadParameter(f"{word!r} is not one of {allowed} (of {lane}s)", param_hint=option)
 
 
 def moment(text: str, now: datetime | None = None) -> datetime:

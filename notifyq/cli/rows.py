@@ -9,15 +9,14 @@ from typing import Any, Final
 import click
 
 from notifyq.cli.database import connected
-from notifyq.cli.display import STYLES, say, show_json, stamp, table
-from notifyq.cli.options import ROW, RowId
+from notifyq.cli.display import STYLES, clean, say, show_json, stamp, table
+from notifyq.cli.options import REASONS, STATUSES, RowId, check_word, one_of, row_id
 from notifyq.cli.runner import Failed, note, run
 from notifyq.cli.story import event_words, now_words, when_words
 from notifyq.sqlfiles import query
 
 __all__ = ["list_rows", "show"]
 
-_STATUSES: Final = ("pending", "processing", "doubt", "sent", "held", "dead", "done")
 # What `show` prints of a row, beside its state.
 _EMAIL_FACTS: Final = (
     ("key", "key"),
@@ -43,8 +42,8 @@ _TASK_FACTS: Final = (
 
 @click.command("list", short_help="List emails or tasks, newest first.")
 @click.argument("lane", type=click.Choice(["emails", "tasks"]), default="emails", required=False)
-@click.option("--status", type=click.Choice(_STATUSES))
-@click.option("--reason", help="Why they are dead, such as rejected.")
+@click.option("--status", type=one_of(STATUSES))
+@click.option("--reason", type=one_of(REASONS), help="Why they are dead.")
 @click.option("--key", help="Exactly this key.")
 @click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True)
 @click.option("--before", type=click.IntRange(1), help="Older than this id: the next page.")
@@ -65,22 +64,27 @@ def list_rows(
       notifyq list --status held
       notifyq list tasks --reason exhausted --limit 100 --json
     """
+    check_word("--status", status, lane.removesuffix("s"), STATUSES)
+    check_word("--reason", reason, lane.removesuffix("s"), REASONS)
     run(lambda: _list(lane, as_json, status, reason, key, before, limit))
 
 
 @click.command(short_help="Show one row and its story.")
-@click.argument("row", metavar="ID", type=ROW)
+@click.argument("named", metavar="ID|KEY")
 @click.option("--body", is_flag=True, help="The bodies too.")
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
-def show(row: RowId, body: bool, as_json: bool) -> None:
+def show(named: str, body: bool, as_json: bool) -> None:
     """Show one email (or task:7), how it stands, and what happened to it, in order.
+
+    What is no ID is a key: that of an email, else that of the newest call of a task.
 
     \b
     Example:
       notifyq show 7
+      notifyq show order-confirmed:1001
       notifyq show task:7 --json
     """
-    run(lambda: _show(row, body, as_json))
+    run(lambda: _show(named, body, as_json))
 
 
 async def _list(lane: str, as_json: bool, *conditions: Any) -> None:
@@ -107,12 +111,9 @@ def _line(row: Mapping[str, Any]) -> tuple[object, ...]:
     return row["status"], when_words(row), f"{row['attempts']}/{row['max_attempts']}", row["key"], reason
 
 
-async def _show(row: RowId, body: bool, as_json: bool) -> None:
+async def _show(named: str, body: bool, as_json: bool) -> None:
     async with connected() as conn:
-        name = "read_email" if row.lane == "email" else "read_task_call"
-        found = await conn.fetchrow(query(name), row.id)
-        if found is None:
-            raise Failed(f"there is no {row}")
+        row, found = await _find(conn, named)
         history = [dict(one) for one in await conn.fetch(query("read_story"), row.lane, row.id)]
     facts = dict(found)
     message = _message(facts.pop("message", None), body)
@@ -128,6 +129,32 @@ async def _show(row: RowId, body: bool, as_json: bool) -> None:
     if row.lane == "email":
         _show_message(message)
     _show_story(row.lane, facts, history)
+
+
+async def _find(conn: Any, named: str) -> tuple[RowId, Any]:
+    """The row that *named* means: an ID first, else a key. Raises `Failed`, with where to look."""
+    ids = _as_id(named)
+    for lane, by_key in (("email", "read_emails"), ("task", "read_task_calls")):
+        calls = await conn.fetch(query(by_key), None, None, named, None, 2)
+        ids += [RowId(lane, call["id"]) for call in calls[:1]]
+        if len(calls) > 1:
+            note(f"more calls had this key: `notifyq list tasks --key '{clean(named)}'`")
+    for row in ids:
+        found = await conn.fetchrow(query("read_email" if row.lane == "email" else "read_task_call"), row.id)
+        if found is not None:
+            return row, found
+    no_id = f"there is no {ids[0]}, and " if ids else ""
+    raise Failed(
+        f"{no_id}no email and no task has the key {clean(named)!r}: `notifyq list` and `notifyq list tasks` "
+        "show the newest"
+    )
+
+
+def _as_id(named: str) -> list[RowId]:
+    try:
+        return [row_id(named)]
+    except ValueError:
+        return []
 
 
 def _show_facts(wanted: tuple[tuple[str, str], ...], facts: Mapping[str, Any]) -> None:

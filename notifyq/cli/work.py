@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -14,10 +15,10 @@ import click
 from anyio.abc import TaskStatus
 
 from notifyq.cli.apps import load_app
-from notifyq.cli.database import listen_url, pooled
+from notifyq.cli.database import database_url, listen_url, pooled
 from notifyq.cli.faces import page
 from notifyq.cli.options import ADDRESS, DURATION
-from notifyq.cli.runner import run
+from notifyq.cli.runner import Failed, run
 from notifyq.cli.systemd import tell_systemd
 from notifyq.errors import InvalidSettings, MissingSender
 from notifyq.message import Email
@@ -52,6 +53,9 @@ class Job:
 )
 @click.option("--admin", type=ADDRESS, help="Serve the operator's page here too.")
 @click.option("--no-listen", is_flag=True, help="Only poll; for a database that is a transaction pooler.")
+@click.option(
+    "--embedded", is_flag=True, help="Without DATABASE_URL: serve the embedded database, also as a service."
+)
 @click.option("--unsafe-durability", is_flag=True, help="Run although fsync is off. For tests.")
 @click.option("--post-budget", type=DURATION, default=DEFAULTS.post_budget, show_default=True)
 @click.option("--lease", type=DURATION, default=DEFAULTS.lease, show_default=True)
@@ -65,6 +69,7 @@ def worker(
     concurrency: int,
     admin: tuple[str, int] | None,
     no_listen: bool,
+    embedded: bool,
     verbose: bool,
     **settings: Any,
 ) -> None:
@@ -88,11 +93,28 @@ def worker(
         )
     except InvalidSettings as error:
         raise click.UsageError(str(error)) from None
+    _check_database_is_meant(embedded)
     if app is not None:
         log.info("%s: %s", app, load_app(app))
     for line in job.settings.warnings():
         log.warning(line)
     run(lambda: _work(job), fast=True)
+
+
+def _check_database_is_meant(embedded: bool) -> None:
+    """Refuse to serve an embedded database that nobody asked for: a service would send nothing, silently.
+
+    Whether systemd started it cannot be told from INVOCATION_ID: desktops hand theirs to every terminal.
+    """
+    if embedded and database_url():
+        raise click.UsageError("--embedded and DATABASE_URL are two databases: leave one of them out")
+    attended = sys.stdin.isatty() and (sys.stderr.isatty() or sys.stdout.isatty())
+    if not (embedded or attended or database_url()):
+        raise Failed(
+            "DATABASE_URL is not set: set it (postgresql://user@host/name; under systemd by "
+            "EnvironmentFile=), or serve the embedded Postgres with --embedded. Without a terminal the "
+            "worker does not guess"
+        )
 
 
 class OneLine(logging.Formatter):
@@ -117,7 +139,8 @@ async def _work(job: Job) -> None:
     provider = Postmark()
     _check_environment(provider)
     async with AsyncExitStack() as open_things:
-        pool = await open_things.enter_async_context(pooled(job.settings.slots if job.runs_tasks else 0))
+        more = job.settings.slots if job.runs_tasks else 0
+        pool = await open_things.enter_async_context(pooled(more, tell=log.warning))
         made = Worker(
             pool,
             provider=provider,

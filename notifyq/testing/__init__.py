@@ -9,6 +9,7 @@ and fails on demand, in the ways of `notifyq.testing.faults`::
         fake.fault(faults.Hang(record=True), uid=str(uid))
         ...
         await fake.wait_accepted(1)
+        assert fake.accepted[0].subject == "Your order"    # and .text .html .from_ .to .attachments ...
 
 `drain` lets a real worker finish what a test has enqueued; fixtures for pytest (``fake_postmark``,
 ``notifyq_pool``) come with the package: see `notifyq.testing.plugin`.
@@ -23,6 +24,6 @@ from notifyq.testing import faults
 from notifyq.testing.drain import drain
 from notifyq.testing.fake import FakePostmark
 from notifyq.testing.faults import Fault
-from notifyq.testing.ledger import Message, Post, Search
+from notifyq.testing.ledger import File, Message, Post, Search
 
-__all__ = ["FakePostmark", "Fault", "Message", "Post", "Search", "drain", "faults"]
+__all__ = ["FakePostmark", "Fault", "File", "Message", "Post", "Search", "drain", "faults"]

@@ -7,15 +7,27 @@ by event: each change wakes the waiters whose condition has come true.
 from __future__ import annotations
 
 import asyncio
+import base64
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from notifyq.testing.addresses import parse_addresses
 from notifyq.testing.rules import Payload, mailboxes, stream_of
 
-__all__ = ["Ledger", "Message", "Post", "Search", "uid_of"]
+__all__ = ["File", "Ledger", "Message", "Post", "Search", "uid_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """One attachment of a `Message`; *content* is what the reader gets, decoded."""
+
+    name: str
+    content_type: str
+    content: bytes = field(repr=False)
+    content_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +35,9 @@ class Message:
     """One accepted message. *accepted_at* is monotonic, *accepted_epoch* the fake's clock; both in seconds.
 
     *uid* is the metadata field ``notifyq``, or None. *to* holds the addresses of To alone,
-    *recipients* those of To, Cc and Bcc.
+    *recipients* those of To, Cc and Bcc. *payload* is the JSON as it came, for all that has no name here.
+
+    Example: ``fake.accepted[0].subject == "Your order"``
     """
 
     message_id: str
@@ -36,6 +50,62 @@ class Message:
     metadata: dict[str, str]
     accepted_at: float
     accepted_epoch: float
+
+    @property
+    def subject(self) -> str:
+        """The subject; ``""`` without one."""
+        return self.payload.get("Subject") or ""
+
+    @property
+    def text(self) -> str | None:
+        """The plain text, or None."""
+        return self.payload.get("TextBody") or None
+
+    @property
+    def html(self) -> str | None:
+        """The HTML, or None."""
+        return self.payload.get("HtmlBody") or None
+
+    @property
+    def from_(self) -> str:
+        """The sender's address, without its name."""
+        return self._addresses("From")[0]
+
+    @property
+    def cc(self) -> tuple[str, ...]:
+        """The addresses of Cc."""
+        return self._addresses("Cc")
+
+    @property
+    def bcc(self) -> tuple[str, ...]:
+        """The addresses of Bcc."""
+        return self._addresses("Bcc")
+
+    @property
+    def reply_to(self) -> tuple[str, ...]:
+        """The addresses of Reply-To."""
+        return self._addresses("ReplyTo")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers that the message brings by itself, by name."""
+        return {item["Name"]: item["Value"] for item in self.payload.get("Headers") or ()}
+
+    @property
+    def attachments(self) -> tuple[File, ...]:
+        """The attachments, in order."""
+        return tuple(
+            File(
+                name=item["Name"],
+                content_type=item["ContentType"],
+                content=base64.b64decode(item["Content"]),
+                content_id=item.get("ContentID") or None,
+            )
+            for item in self.payload.get("Attachments") or ()
+        )
+
+    def _addresses(self, name: str) -> tuple[str, ...]:
+        return tuple(box.address for box in parse_addresses(self.payload.get(name) or ""))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

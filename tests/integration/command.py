@@ -103,7 +103,7 @@ class Process:
 
 
 @asynccontextmanager
-async def running(dsn: str, *words: str, **env: str) -> AsyncIterator[Process]:
+async def running(dsn: str | None, *words: str, **env: str) -> AsyncIterator[Process]:
     """``notifyq`` as a process that goes on; killed at the end if it is still there."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,

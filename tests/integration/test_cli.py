@@ -53,17 +53,24 @@ def test_the_version_is_told() -> None:
     [
         ("nonsense",),
         ("show",),
-        ("show", "seven"),
-        ("show", "task:"),
-        ("show", "mail:7"),
-        ("show", "0"),
-        ("show", "99999999999999999999"),
+        ("cancel", "seven"),
+        ("cancel", "task:"),
+        ("cancel", "mail:7"),
+        ("cancel", "0"),
+        ("cancel", "99999999999999999999"),
         ("retry",),
         ("retry", "7", "--reason", "rejected"),
         ("retry", "--reason", "bored"),
+        ("retry", "--tasks", "--reason", "rejected"),
         ("resolve", "7"),
         ("resolve", "task:7", "id"),
         ("list", "--limit", "0"),
+        ("list", "--status", "bogus"),
+        ("list", "--reason", "bogus"),
+        ("list", "--status", "done"),
+        ("list", "--reason", "gave_up"),
+        ("list", "tasks", "--status", "held"),
+        ("list", "tasks", "--reason", "rejected"),
         ("enqueue", "resize", "--arg", "photo"),
         ("enqueue", "resize", "--arg", "a=1", "--arg", "a=2"),
         ("send", "--key", "k", "--to", "a@example.com", "--text", "t"),
@@ -76,6 +83,8 @@ def test_the_version_is_told() -> None:
         ("worker", "--concurrency", "0"),
         ("worker", "--admin", "8025"),
         ("worker", "--app", ":attr"),
+        ("worker", "--app", "shop/mail.py"),
+        ("worker", "--embedded"),
     ],
     ids=" ".join,
 )
@@ -89,7 +98,7 @@ def test_misuse_exits_2_before_anything_is_touched(words: tuple[str, ...]) -> No
 
 def test_misuse_exits_2_as_a_process() -> None:
     """The same, seen from a shell."""
-    result = notifyq(None, "show", "seven")
+    result = notifyq(None, "cancel", "seven")
 
     assert (result.returncode, result.stdout) == (2, "")
     assert "an ID is an email's number, or task:7" in result.stderr

@@ -6,11 +6,15 @@ import getpass
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from contextlib import suppress
 
-from command import LIMIT, MESSAGE, environment, hold, notifyq, put, rows, value
+import pytest
+from command import LIMIT, MESSAGE, NOWHERE, environment, hold, notifyq, put, rows, value
+
+from notifyq.cli.options import REASONS, STATUSES
 
 ONE_SERVER_IS_ENOUGH = True  # the statements are tested in tests/sql, on every server
 
@@ -94,7 +98,62 @@ def test_show_knows_tasks_and_says_when_there_is_no_such_row(notifyq_dsn: str) -
     missing = notifyq(notifyq_dsn, "show", "1")
 
     assert told.returncode == 0 and '{"a": 1}' in told.stdout
-    assert (missing.returncode, missing.stderr) == (1, "notifyq: there is no email 1\n")
+    assert (missing.returncode, missing.stdout) == (1, "")
+    assert missing.stderr.startswith("notifyq: there is no email 1, and no email and no task has the key '1'")
+
+
+def test_show_finds_by_key_what_no_id_names(notifyq_dsn: str) -> None:
+    """The key is what the app's own log has; an ID of that name goes first, and an email before a task."""
+    email_id = put(notifyq_dsn, "receipt:7")
+    enqueue = "select id from notifyq.enqueue_task('resize', '{}', $1)"
+    task_id = value(notifyq_dsn, enqueue, "photo:7")
+    rows(notifyq_dsn, "update notifyq.tasks set status = 'done', finished_at = now()")
+    again = value(notifyq_dsn, enqueue, "photo:7")
+    value(notifyq_dsn, enqueue, "receipt:7")
+    numeric = put(notifyq_dsn, "99")
+
+    def first_line(named: str) -> str:
+        return notifyq(notifyq_dsn, "show", named).stdout.splitlines()[0]
+
+    assert first_line("receipt:7").startswith(f"email {email_id}: pending")
+    assert first_line("99").startswith(f"email {numeric}: ")
+    shown = notifyq(notifyq_dsn, "show", "photo:7")
+    assert shown.stdout.startswith(f"task {again}: pending") and again > task_id
+    assert "notifyq list tasks --key 'photo:7'" in shown.stderr
+    assert first_line(f"task:{task_id}").startswith(f"task {task_id}: done")
+
+
+def test_show_of_what_is_not_there_says_where_to_look(notifyq_dsn: str) -> None:
+    """A typo in a key, or a key of another environment."""
+    result = notifyq(notifyq_dsn, "show", "receipt:\x1b[31m8")
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "no email and no task has the key 'receipt:" in result.stderr
+    assert "`notifyq list`" in result.stderr and "\x1b" not in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("lane", ["email", "task"])
+def test_the_words_of_list_are_those_of_the_table(notifyq_dsn: str, lane: str) -> None:
+    """A word that the command refuses must not be one that a row can have."""
+    definition = (
+        "select pg_get_constraintdef(oid) from pg_constraint"
+        f" where conrelid = 'notifyq.{lane}s'::regclass and conname = $1"
+    )
+
+    def known(constraint: str) -> set[str]:
+        return set(re.findall(r"'(\w+)'::text", value(notifyq_dsn, definition, constraint)))
+
+    assert set(STATUSES[lane]) == known("status_known")
+    assert set(REASONS[lane]) == known("reason_known")
+
+
+def test_a_word_of_the_other_lane_is_refused_with_those_of_this_one() -> None:
+    """An empty list would look like good news."""
+    result = notifyq(NOWHERE, "list", "tasks", "--status", "held")
+
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "'held' is not one of pending, processing, done, dead (of tasks)" in result.stderr
 
 
 def test_an_act_says_what_changed_and_leaves_the_person_in_the_history(notifyq_dsn: str) -> None:

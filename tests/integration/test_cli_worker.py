@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import signal
 import socket
@@ -16,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from command import LIMIT, MESSAGE, NOWHERE, QUICK, notifyq, rows, running, status, until
 
+from notifyq import embedded
 from notifyq.cli import main
 from notifyq.testing import FakePostmark, faults
 
@@ -189,6 +191,71 @@ def test_an_app_that_is_not_there_is_one_line_and_exit_1(app: str) -> None:
     assert result.returncode == 1
     assert "--app: " in result.stderr
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("import notifyq\nnotifyq.WorkerSettings(slots=0)", "InvalidSettings: slots: must be at least 1"),
+        ("import no_such_package", "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("def (", "SyntaxError: invalid syntax"),
+        ("import sys\nsys.exit(0)", "SystemExit: 0"),
+        ("raise ValueError('first\\nsecret second line')", "ValueError: first ("),
+    ],
+    ids=lambda case: case.partition(":")[0] if ": " in case else "",
+)
+def test_an_app_that_cannot_be_imported_is_one_line_that_names_its_place(
+    source: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads it at a deploy needs the mistake and the line; the traceback is there if asked for."""
+    (tmp_path / "broken.py").write_text(source)
+    monkeypatch.chdir(tmp_path)
+    result = notifyq(NOWHERE, "worker", "--app", "broken", POSTMARK_SERVER_TOKEN="t")
+    verbose = notifyq(NOWHERE, "worker", "--app", "broken", "--verbose", POSTMARK_SERVER_TOKEN="t")
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert words in result.stderr
+    assert f"{tmp_path / 'broken.py'}, line {source.count(chr(10)) + 1}" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert verbose.returncode == 1 and "Traceback" in verbose.stderr
+
+
+# Which database
+
+
+def test_a_service_without_a_url_is_refused_rather_than_served_from_an_empty_database(tmp_path: Path) -> None:
+    """A unit file that forgot it would run for weeks, send nothing and look healthy."""
+    env = {"POSTMARK_SERVER_TOKEN": "t", "XDG_DATA_HOME": str(tmp_path), "INVOCATION_ID": "0" * 32}
+    result = notifyq(None, "worker", **env)
+
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "DATABASE_URL is not set" in result.stderr and "--embedded" in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(not embedded.available(), reason="nothing to embed is installed")
+async def test_a_worker_that_was_asked_for_it_serves_the_embedded_database_and_says_so(
+    fake_postmark: FakePostmark,
+) -> None:
+    """One line: which database, where its data lies, and how to name another."""
+    with tempfile.TemporaryDirectory(prefix="notifyq-cli-") as folder:
+        os.chmod(folder, 0o755)  # the account that runs Postgres for root must enter it
+        env = {**fake_postmark.env(), "XDG_DATA_HOME": folder}
+        async with running(None, "worker", "--embedded", **env) as process:
+            line = await process.says("no DATABASE_URL")
+            await process.says("is ready")
+            assert await process.end(signal.SIGTERM) == 0
+
+    assert "WARNING" in line and f"{folder}/" in line and "set DATABASE_URL=postgresql://" in line
+
+
+def test_the_unit_file_of_the_readme_names_the_database() -> None:
+    """It is copied as it is, and the worker refuses to run without."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    unit = readme.partition("[Service]")[2].partition("[Install]")[0]
+
+    assert "DATABASE_URL" in unit and "EnvironmentFile=" in unit
 
 
 @pytest.mark.parametrize("code", [0, 1])

@@ -439,6 +439,41 @@ async def test_waiting_ends_with_the_thing_or_with_what_was_seen(
         await fake.wait_accepted(3, timeout=0.01)
 
 
+async def test_an_accepted_message_can_be_read_as_its_reader_would(
+    fake: FakePostmark, client: aiohttp.ClientSession
+) -> None:
+    """A test of an app asks what the email says, not how Postmark spells its fields."""
+    full = {
+        "From": '"Shop, Ltd" <shop@example.com>',
+        "To": "Ann <ann@example.com>, bob@example.com",
+        "Cc": "c@example.com",
+        "Bcc": "d@example.com",
+        "ReplyTo": "Help <help@example.com>",
+        "Subject": "Your order",
+        "TextBody": "Thank you.",
+        "HtmlBody": "<p>Thank you.</p>",
+        "Headers": [{"Name": "X-Order", "Value": "7"}],
+        "Attachments": [{"Name": "a.txt", "ContentType": "text/plain", "Content": "aGVsbG8="}],
+    }
+    await post(client, message=full)
+    await post(client, message={"From": "a@example.com", "Bcc": "b@example.com", "HtmlBody": "<p>x</p>"})
+    message, bare = fake.accepted
+
+    assert (message.subject, message.text, message.html) == (
+        "Your order",
+        "Thank you.",
+        "<p>Thank you.</p>",
+    )
+    assert (message.from_, message.to) == ("shop@example.com", ("ann@example.com", "bob@example.com"))
+    assert (message.cc, message.bcc) == (("c@example.com",), ("d@example.com",))
+    assert (message.reply_to, message.headers) == (("help@example.com",), {"X-Order": "7"})
+    assert [(file.name, file.content_type, file.content) for file in message.attachments] == [
+        ("a.txt", "text/plain", b"hello")
+    ]
+    assert (bare.subject, bare.text, bare.to, bare.bcc) == ("", None, (), ("b@example.com",))
+    assert (bare.headers, bare.attachments) == ({}, ())
+
+
 async def test_reset_forgets_everything_that_was_seen(
     fake: FakePostmark, client: aiohttp.ClientSession
 ) -> None:

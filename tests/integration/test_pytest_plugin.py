@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from notifyq import Email, enqueue
+from notifyq.testing import FakePostmark, drain
 from notifyq.testing.database import Databases
 
 ONE_SERVER_IS_ENOUGH = True
@@ -103,3 +106,30 @@ def test_without_a_server_the_user_is_told_both_ways_out(
 
     result.assert_outcomes(errors=2)
     result.stdout.fnmatch_lines(["*NOTIFYQ_TEST_DSN*"])
+
+
+async def test_drain_says_in_one_sentence_that_nobody_is_set_up_to_send(
+    notifyq_pool: Any, fake_postmark: FakePostmark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first mistake of a newcomer, and the error itself, not a group that hides it."""
+    monkeypatch.delenv("EMAIL_FROM", raising=False)
+    made = await enqueue(notifyq_pool, Email(key="k", to="a@example.com", subject="s", text="t"))
+
+    with pytest.raises(RuntimeError) as refused:
+        await drain(notifyq_pool, fake_postmark)
+
+    said = str(refused.value)
+    assert said.startswith(f"email {made.id} waits: ")
+    assert said.count("EMAIL_FROM") == 1 and said.count("sender") == 1 and "set up" not in said
+
+
+async def test_drain_in_vain_is_the_timeout_that_it_promises(
+    notifyq_pool: Any, fake_postmark: FakePostmark
+) -> None:
+    """``pytest.raises(TimeoutError)`` must see it, with the rows that have not ended."""
+    fake_postmark.account_fault(405)
+    email = Email(key="k", to="a@example.com", from_="b@example.com", subject="s", text="t")
+    made = await enqueue(notifyq_pool, email)
+
+    with pytest.raises(TimeoutError, match=f"email {made.id} is pending"):
+        await drain(notifyq_pool, fake_postmark, limit=1)
