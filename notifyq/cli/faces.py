@@ -20,14 +20,20 @@ __all__ = ["admin", "demo", "page"]
 
 
 @click.command(short_help="See it work; nothing to set up.")
-@click.option("--exit", "exit_after_story", is_flag=True, help="Leave after the story: 0 if it went as told.")
-def demo(exit_after_story: bool) -> None:
+@click.option(
+    "--exit/--stay",
+    "exit_after_story",
+    default=None,
+    help="Leave after the story, 0 if it went as told; or stay until Ctrl-C, as it does on a terminal.",
+)
+def demo(exit_after_story: bool | None) -> None:
     """Play a story on a throw-away Postgres and a fake Postmark: what happens to each email, live.
 
     \b
     Example:
       notifyq demo
       notifyq demo --exit
+      notifyq demo | cat        # no terminal: it ends by itself
     """
     from notifyq.demo import run as play
 

@@ -24,9 +24,13 @@ NO_POSTGRES = (
     " to the folder with initdb and postgres of one you have (it never touches the server of DATABASE_URL)"
 )
 
+NO_TERMINAL = "The output is no terminal, so it ends here; with --stay it stays up to be looked at."
 
-def run(*, exit_after_story: bool = False) -> int:
+
+def run(*, exit_after_story: bool | None = None) -> int:
     """Play the story and answer the exit code; without *exit_after_story* stay until Ctrl-C.
+
+    None, the default, stays if standard output is a terminal: in a pipe or in CI nobody could end it.
 
     0: everything ended as told. 1: something did not (it says what), the story was cut short although
     *exit_after_story* asks for its verdict, or there is no Postgres to run. Nothing is left behind.
@@ -41,8 +45,12 @@ def run(*, exit_after_story: bool = False) -> int:
     if not embedded.available():
         return _refuse(NO_POSTGRES)
     code = 1
+    if exit_after_story is None and not sys.stdout.isatty():
+        exit_after_story, farewell = True, NO_TERMINAL
+    else:
+        exit_after_story, farewell = bool(exit_after_story), ""
     try:
-        code = tell(exit_after_story=exit_after_story)
+        code = tell(exit_after_story=exit_after_story, farewell=farewell)
     except* EmbeddedUnavailable as failed:
         _refuse(str(failed.exceptions[0]))
     except* KeyboardInterrupt:  # before the story could listen for it, or after it

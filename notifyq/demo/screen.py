@@ -21,6 +21,9 @@ __all__ = ["Lines", "Screen", "ScreenGone", "choose_screen"]
 WIDTH: Final = 100
 """Longer lines are hard to read, however wide the terminal is."""
 
+NARROWEST: Final = 30
+"""Columns. Below it there is no room for a table."""
+
 # Every sign that is not ASCII, and what stands for it where the output cannot show it.
 PLAIN: Final = str.maketrans({"✓": "ok", "✗": "!!", "→": "->", "·": "-", "×": "x"})
 
@@ -52,6 +55,8 @@ def choose_screen(out: IO[str], env: Mapping[str, str]) -> Screen:
     """
     if not out.isatty() or env.get("TERM") == "dumb":
         return Lines(out)
+    if shutil.get_terminal_size().columns < NARROWEST:
+        return Lines(out, paced=True)
     try:
         from notifyq.demo.table import Table
     except ImportError:  # rich comes with the extra
@@ -84,7 +89,7 @@ class Lines:
         self._write(
             textwrap.fill(
                 text,
-                max(width, 30),
+                max(width, NARROWEST),
                 initial_indent=margin,
                 subsequent_indent=margin,
                 break_long_words=False,

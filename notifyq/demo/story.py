@@ -30,9 +30,10 @@ TO_TRY: Final = (
 )
 
 
-def tell(*, exit_after_story: bool, scenes: Sequence[Scene] = SCENES) -> int:
+def tell(*, exit_after_story: bool, farewell: str = "", scenes: Sequence[Scene] = SCENES) -> int:
     """Play *scenes* on standard output, and answer the exit code of `notifyq.demo.run`.
 
+    *farewell* is a last line, for a story that was told to its end.
     Raises `notifyq.EmbeddedUnavailable` if Postgres does not start, `ScreenGone` if nobody reads.
     """
     endings: list[Ending] = []
@@ -43,6 +44,8 @@ def tell(*, exit_after_story: bool, scenes: Sequence[Scene] = SCENES) -> int:
         if cut_short:
             screen.say("Stopped before the end of the story. Nothing is left behind.")
             return code if exit_after_story else int(not all(ending.as_told for ending in endings))
+        if farewell:
+            screen.say(farewell)
         if code:
             screen.say("What the worker said last:", style="bold")
             for line in log:

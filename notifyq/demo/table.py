@@ -22,6 +22,9 @@ STYLES: Final = {"sent": "green", "done": "green", "dead": "red", "held": "yello
 NARROW: Final = 76
 """Columns. Below it the table leaves out how it came about."""
 
+TIGHT: Final = 48
+"""Below it the times, too: which email it is and how it stands come first."""
+
 FRAME: Final = 5
 """Lines of the table that are no rows."""
 
@@ -66,18 +69,19 @@ class Table:
             raise ScreenGone from error
 
     def _grid(self, rows: Sequence[Row]) -> Grid:
-        wide = self._console.width >= NARROW
+        wide, tight = self._console.width >= NARROW, self._console.width < TIGHT
         grid = Grid(expand=False, box=SIMPLE_HEAD, header_style="bold")
-        grid.add_column("email or task", overflow="fold", max_width=28)
+        grid.add_column("email or task", overflow="fold", min_width=10, max_width=28)
         if wide:
             grid.add_column("what happened", overflow="fold", ratio=1)
         grid.add_column("now", overflow="ellipsis", no_wrap=True)
-        grid.add_column("first POST", justify="right", no_wrap=True)
+        if not tight:
+            grid.add_column("first POST", justify="right", no_wrap=True)
         if wide:
             grid.add_column("copies", justify="right", no_wrap=True)
         lines = max(6, self._console.height - FRAME)
         for row in rows[-(lines // 2 if wide else lines) :]:  # how it came about may need two lines
-            grid.add_row(*self._cells(row, wide))
+            grid.add_row(*self._cells(row, wide)[: len(grid.columns)])
         return grid
 
     def _cells(self, row: Row, wide: bool) -> list[Text]:

@@ -259,18 +259,21 @@ def test_the_unit_file_of_the_readme_names_the_database() -> None:
 
 
 @pytest.mark.parametrize("code", [0, 1])
-def test_the_demo_decides_the_exit_code(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("flags", "leaves"), [(["--exit"], True), (["--stay"], False), ([], None)])
+def test_the_demo_decides_the_exit_code(
+    code: int, flags: list[str], leaves: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """1 if the story did not end as told; the demo has tests of its own."""
-    asked: list[bool] = []
+    asked: list[bool | None] = []
 
-    def play(*, exit_after_story: bool) -> int:
+    def play(*, exit_after_story: bool | None) -> int:
         asked.append(exit_after_story)
         return code
 
     monkeypatch.setattr("notifyq.demo.run", play)
 
-    assert CliRunner().invoke(main, ["demo", "--exit"]).exit_code == code
-    assert asked == [True]
+    assert CliRunner().invoke(main, ["demo", *flags]).exit_code == code
+    assert asked == [leaves]
 
 
 async def test_admin_serves_the_page_until_it_is_stopped(notifyq_dsn: str) -> None:

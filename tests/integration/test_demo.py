@@ -227,6 +227,43 @@ def test_it_stays_up_after_the_story_until_ctrl_c_and_shows_how_to_look(
     assert place.left() == []
 
 
+RUN = """
+import sys
+from notifyq import demo
+from notifyq.demo import scenes, story
+known = {scene.play.__name__: scene for scene in scenes.SCENES}
+story.tell.__kwdefaults__["scenes"] = [known["double_click"]]
+sys.exit(demo.run(exit_after_story={"--exit": True, "--stay": False}.get(sys.argv[1])))
+"""
+
+
+@NEEDS_POSTGRES
+def test_without_a_terminal_it_ends_by_itself_and_says_how_to_stay(
+    begin: Callable[..., subprocess.Popen[str]], place: Place
+) -> None:
+    """``notifyq demo | cat`` in CI: nobody is there to press Ctrl-C."""
+    process = begin("--unsaid", code=RUN)
+    said, errors = process.communicate(timeout=60)
+
+    assert (process.returncode, errors) == (0, "")
+    assert said.rstrip().endswith("with --stay it stays up to be looked at.")
+    assert "until Ctrl-C" not in said
+    assert place.left() == []
+
+
+@NEEDS_POSTGRES
+def test_it_stays_without_a_terminal_if_it_is_asked_to(
+    begin: Callable[..., subprocess.Popen[str]], place: Place
+) -> None:
+    """In a container without one, and with the page's port published."""
+    process = begin("--stay", code=RUN)
+    read_until(process, "It stays up until Ctrl-C")
+    process.send_signal(signal.SIGINT)
+    said, errors = process.communicate(timeout=30)
+
+    assert (process.returncode, errors, "--stay" in said) == (0, "", False)
+
+
 ENQUEUE = """
 import asyncio, asyncpg, sys
 async def main():
@@ -272,7 +309,7 @@ def test_a_reader_that_leaves_ends_it_without_a_traceback(
 
 
 @NEEDS_POSTGRES
-@pytest.mark.parametrize("columns", [36, 120])
+@pytest.mark.parametrize("columns", [30, 60, 120])
 def test_a_terminal_gets_a_live_table_without_colours_if_it_asks_so(
     begin: Callable[..., subprocess.Popen[str]], place: Place, columns: int
 ) -> None:
@@ -290,7 +327,8 @@ def test_a_terminal_gets_a_live_table_without_colours_if_it_asks_so(
     text = said.decode()
 
     assert process.wait(timeout=30) == 0
-    assert "first POST" in text
+    assert "email or task" in text and "order-c" in text and "sent" in text  # which one, and how it stands
+    assert ("first POST" in text) == (columns >= 60)
     assert ("what happened" in text) == (columns == 120)
     assert text.rindex("\x1b[?25h") > text.rindex("\x1b[?25l")
     assert "\x1b[32m" not in text
@@ -353,6 +391,22 @@ def test_a_terminal_without_rich_gets_plain_lines_at_a_reader_s_pace(monkeypatch
     screen = choose_screen(Terminal(), {"TERM": "xterm"})
 
     assert isinstance(screen, Lines) and screen.paced
+
+
+def test_a_terminal_too_narrow_for_a_table_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of three letters a column would tell nothing."""
+    pytest.importorskip("rich")
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    kinds = []
+    for columns in ("29", "30"):
+        monkeypatch.setenv("COLUMNS", columns)
+        kinds.append(isinstance(choose_screen(Terminal(), {"TERM": "xterm"}), Lines))
+
+    assert kinds == [True, False]
 
 
 # The verdict
