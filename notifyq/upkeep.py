@@ -1,33 +1,38 @@
 """What a worker does beside its lanes: dead workers' leases, a blocked account, expiry, retention, audit.
 
 A lease's end is judged by this process's own clock: the very same lease, seen unchanged for its whole
-length from first sight on, is over. A step of the database's clock therefore ends no lease (H3), and a
-worker that renews or records in time is never taken over.
+length, is over. How old it was when it was first seen says the database's clock, as far as that cannot have
+been set since the look before (`believed_age`). So a step of that clock ends no lease (H3), a worker that
+renews or records in time is never taken over, and a look in every lease is enough to know each end in time.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import anyio
 
 from notifyq.attempt import steady_clock
 from notifyq.auditor import audit
 from notifyq.db import DATABASE_FAULTS, Complaints, Link, seconds
+from notifyq.listener import CALL
 from notifyq.provider import Health, Provider
 from notifyq.settings import WorkerSettings
 
-__all__ = ["LeaseWatch", "Upkeep"]
+__all__ = ["Lease", "LeaseWatch", "Look", "Term", "Upkeep", "believed_age"]
 
 log = logging.getLogger("notifyq")
 
 T = TypeVar("T")
+
+LOOKS: Final = 4
+"""Looks at the leases of others in one lease, while there are any."""
 
 SWEEP_EVERY: Final = 60.0
 AUDIT_EVERY: Final = 86400.0
@@ -49,28 +54,64 @@ class Lease:
     lease_until: datetime
 
 
+class Term(NamedTuple):
+    """How long a lease is, and how old it is by the database's clock, in seconds."""
+
+    length: float
+    age: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """When the database was looked at: *asked* and *answered* by our clock, *database* by its own."""
+
+    asked: float
+    answered: float
+    database: float
+
+
+def believed_age(age: float, before: Look | None, now: Look) -> float:
+    """How old a lease is at the least that the look *before* did not show and the look *now* does.
+
+    Between the two, the database's clock may have been set forward by as much as it ran ahead of ours; an
+    *age* (seconds, by that clock) is believed less that much, and never beyond the look before.
+
+    Example: ``believed_age(8.0, None, now) == 0.0``
+    """
+    if before is None:
+        return 0.0
+    passed = now.asked - before.answered
+    set_forward = max(0.0, now.database - before.database - passed)
+    return max(0.0, min(age - set_forward, passed))
+
+
 class LeaseWatch:
-    """Remembers since when each foreign lease has been seen unchanged. Pure: the time is handed in."""
+    """Remembers since when each foreign lease has been unchanged. Pure: all times are handed in."""
 
     def __init__(self) -> None:
-        self._first_seen: dict[Lease, float] = {}
+        self._since: dict[Lease, float] = {}
+        self._before: Look | None = None
 
     def __len__(self) -> int:
-        return len(self._first_seen)
+        return len(self._since)
 
-    def observe(self, leases: dict[Lease, float], now: float) -> list[Lease]:
-        """Note the *leases* that run (each with its length in seconds); answer those that are over."""
-        self._first_seen = {lease: self._first_seen.get(lease, now) for lease in leases}
-        return [lease for lease, length in leases.items() if now - self._first_seen[lease] >= length]
+    def observe(self, leases: Mapping[Lease, Term], now: Look) -> list[Lease]:
+        """Note the *leases* that run at the look *now*; answer those that are over."""
+        before, self._before = self._before, now
+        self._since = {
+            lease: self._since.get(lease, now.answered - believed_age(term.age, before, now))
+            for lease, term in leases.items()
+        }
+        return [lease for lease, (length, _) in leases.items() if now.answered - self._since[lease] >= length]
 
-    def next_end(self, leases: dict[Lease, float], now: float) -> float | None:
+    def next_end(self, leases: Mapping[Lease, Term], now: float) -> float | None:
         """Seconds until the first of *leases* will be over, if it stays as it is."""
-        ends = [self._first_seen[lease] + length - now for lease, length in leases.items()]
+        ends = [self._since[lease] + term.length - now for lease, term in leases.items()]
         return min(ends, default=None)
 
 
 class Upkeep:
-    """Runs beside the lanes until it is cancelled. `look` makes it watch other processes' leases now.
+    """Runs beside the lanes until it is cancelled. `look` tells it that other processes are at work.
 
     *serves* holds the names of the tasks and of the builders that this worker knows; *under_way* answers
     the ids that a lane works on now.
@@ -97,13 +138,13 @@ class Upkeep:
         self._serves = serves
         self._under_way = under_way
         self._watch = LeaseWatch()
-        self._others = anyio.Event()
+        self._told = anyio.Event()
         self._complaints = Complaints()
         self._learn_server_at = 0.0
 
     def look(self) -> None:
-        """There are leases that nobody here works under: watch them."""
-        self._others.set()
+        """There are leases that nobody here works under: look at them soon."""
+        self._told.set()
 
     async def run(self) -> None:
         """All duties, each in its own loop."""
@@ -113,27 +154,38 @@ class Upkeep:
             tg.start_soon(self._sweep)
 
     async def _watch_leases(self) -> None:
+        """Look at each end, a few times in a lease while others work, and once in a lease while none does."""
+        seldom, often = self._settings.lease, self._settings.lease / LOOKS
         while True:
-            if not len(self._watch):
-                await self._others.wait()
-            self._others = anyio.Event()
-            pause = await self._quietly("leases", self._one_look)
-            await anyio.sleep(pause or 1.0)
+            self._told = anyio.Event()
+            end = await self._quietly("leases", self._one_look)
+            pause = min(often, 1.0 if end is None else max(end, 0.02))
+            await anyio.sleep(pause)
+            if end == math.inf:
+                with anyio.move_on_after(seldom - pause):
+                    await self._told.wait()
 
     async def _one_look(self) -> float:
+        """End what is over; answer the seconds until the next lease will be (infinite: none runs)."""
+        asked = steady_clock()
         rows = await self._link.fetch(
             "running_leases", self._worker, self._under_way("emails"), self._under_way("tasks")
         )
+        now = Look(asked=asked, answered=steady_clock(), database=rows[0]["clock"].timestamp())
         leases = {
-            Lease(row["lane"], row["id"], row["claim_seq"], row["lease_until"]): row["length"] for row in rows
+            Lease(row["lane"], row["id"], row["claim_seq"], row["lease_until"]): Term(
+                row["length"], row["age"]
+            )
+            for row in rows
+            if row["id"] is not None
         }
-        now = steady_clock()
         over = self._watch.observe(leases, now)
         for lane in ("email", "task"):
             await self._end(lane, [lease for lease in over if lease.lane == lane])
-        left = self._watch.next_end({k: v for k, v in leases.items() if k not in over}, now)
-        # Often enough to be within a second of an end, seldom enough not to be felt.
-        return min(max(0.05, left if left is not None else 1.0), 1.0)
+        for lease in over:
+            del leases[lease]
+        left = self._watch.next_end(leases, steady_clock())
+        return math.inf if left is None else left
 
     async def _end(self, lane: str, over: list[Lease]) -> None:
         if not over:
@@ -144,10 +196,13 @@ class Upkeep:
             [lease.claim_seq for lease in over],
             [lease.lease_until for lease in over],
         )
-        if ended:
-            ids = ", ".join(str(row[0]) for row in ended[:20])
-            then = "in doubt" if lane == "email" else "to be run again"
-            log.warning("%d %ss of a lost worker are %s now: %s", len(ended), lane, then, ids)
+        if not ended:
+            return
+        ids = ", ".join(str(row[0]) for row in ended[:20])
+        then = "in doubt" if lane == "email" else "to be run again"
+        log.warning("%d %ss of a lost worker are %s now: %s", len(ended), lane, then, ids)
+        # Whoever listened for all may be the one that was lost, with its session still open.
+        await self._link.fetch("proof", CALL)
 
     async def _mend_gate(self) -> None:
         while True:
@@ -185,7 +240,6 @@ class Upkeep:
             await anyio.sleep(SWEEP_EVERY)
 
     async def _one_sweep(self) -> None:
-        self.look()  # claims tell of leases that run, not of those that nobody watched
         retention = self._settings.retention
         rows = await self._link.fetch(
             "sweep_emails",

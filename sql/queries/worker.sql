@@ -44,16 +44,21 @@ select * from notifyq.release_lost_emails($1, $2)
 -- name: running_leases
 -- Leases that nobody here works under ($2, $3: the emails and tasks under way here): those of other
 -- processes, and those of a claim of our own that reached the server after we gave it up. Watched until
--- they change or are seen unchanged for their length.
-(select 'email' as lane, id, claim_seq, lease_until, extract(epoch from lease_until - leased_at)::double precision as length
- from notifyq.emails
- where status = 'processing' and (claimed_by <> $1 or id <> all ($2::bigint[]))
- limit 5000)
-union all
-(select 'task', id, claim_seq, lease_until, extract(epoch from lease_until - leased_at)::double precision
- from notifyq.tasks
- where status = 'processing' and (claimed_by <> $1 or id <> all ($3::bigint[]))
- limit 5000)
+-- they change or are over. The clock is answered even if there is none.
+select statement_timestamp() as clock, l.lane, l.id, l.claim_seq, l.lease_until,
+    extract(epoch from l.lease_until - l.leased_at)::double precision as length,
+    extract(epoch from statement_timestamp() - l.leased_at)::double precision as age
+from (values (1)) as always left join (
+    (select 'email' as lane, id, claim_seq, lease_until, leased_at
+     from notifyq.emails
+     where status = 'processing' and (claimed_by <> $1 or id <> all ($2::bigint[]))
+     limit 5000)
+    union all
+    (select 'task', id, claim_seq, lease_until, leased_at
+     from notifyq.tasks
+     where status = 'processing' and (claimed_by <> $1 or id <> all ($3::bigint[]))
+     limit 5000)
+) l on true
 
 -- name: sweep_emails
 select * from notifyq.sweep_emails($1, $2, $3, $4)

@@ -56,7 +56,9 @@ async def main(dsn: str, *settings: str) -> None:
     values = {name: float(value) for name, _, value in (setting.partition("=") for setting in settings)}
     values["slots"] = int(values.get("slots", 20))
     async with asyncpg.create_pool(dsn, min_size=0, max_size=12) as pool:
-        worker = Worker(pool, provider=Postmark(), settings=WorkerSettings(**values))  # type: ignore[arg-type]
+        settings = WorkerSettings(**values)  # type: ignore[arg-type]
+        serves = () if os.environ.get("NOTHING") else None
+        worker = Worker(pool, provider=Postmark(), settings=settings, tasks=serves)
         async with anyio.create_task_group() as tasks:
             await tasks.start(worker.run)
             with anyio.open_signal_receiver(signal.SIGTERM) as signals:
