@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import io
 import logging
 import os
 import time
@@ -24,7 +23,7 @@ from yarl import URL
 from notifyq.errors import InvalidSettings, MissingSender
 from notifyq.message import Email
 from notifyq.postmark_answers import classify_answer, classify_failure
-from notifyq.postmark_connection import LastLook, WarmConnector, keep_spare, taken_by
+from notifyq.postmark_connection import LastLook, WarmConnector, keep_spare, post, read_at_most
 from notifyq.postmark_payload import build_postmark_payload, shunt
 from notifyq.postmark_search import find_params, page_params, read_finding, read_health, read_page
 from notifyq.provider import (
@@ -44,11 +43,11 @@ __all__ = ["Postmark"]
 DEFAULT_URL: Final = "https://api.postmarkapp.com"
 MAX_ANSWER: Final = 64 * 1024
 MAX_LISTING: Final = 16 * 1024 * 1024
-LARGE_BODY: Final = 512 * 1024  # aiohttp wants a file from about here on, to write it in pieces
 FIRST_SPARE_SECONDS: Final = 1.0
 LISTING_PAGES: Final = 10
 LISTING_MARGIN: Final = 3600.0
 LOOPBACK: Final = frozenset(("localhost", "127.0.0.1", "::1"))
+NOT_OPEN: Final = "call open() first"
 NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None)  # aiohttp rounds long ones up; ours are outside
 
 # The most specific first: TimeoutError is an OSError.
@@ -101,6 +100,8 @@ class Postmark:
         self._connector: WarmConnector | None = None
         self._spare: asyncio.Task[None] | None = None
         self._urls: dict[str, URL] = {}
+        self._request: aiohttp.ClientRequest | None = None
+        self._head = b""
 
     def __repr__(self) -> str:
         """Show that there is a token, never which."""
@@ -130,13 +131,10 @@ class Postmark:
             cookie_jar=aiohttp.DummyCookieJar(),
             trust_env=False,
             timeout=NO_TIMEOUT,
-            headers={
-                "X-Postmark-Server-Token": token,
-                "Accept": "application/json",
-                "Content-Type": "application/json",
-                "User-Agent": "notifyq",
-            },
+            headers=_headers(token),
         )
+        self._request = aiohttp.ClientRequest("POST", self._urls["/email"])
+        self._head = _head(self._urls["/email"], token)
         tried = asyncio.Event()
         keeping = keep_spare(self._connector, self._warm, tried)
         self._spare = asyncio.create_task(keeping, name="notifyq-spare")
@@ -175,9 +173,8 @@ class Postmark:
             return Misconfigured(str(error))
         look = LastLook(still_ours)
         try:
-            with taken_by(look):
-                async with asyncio.timeout(budget):
-                    await self._post(msgspec.json.encode(payload), look)
+            async with asyncio.timeout(budget):
+                await self._post(msgspec.json.encode(payload), look)
         except Exception as error:  # the edge: whatever a network does is an outcome
             return _failed(look, error, recipients)
         finally:
@@ -216,11 +213,13 @@ class Postmark:
         return answer if isinstance(answer, Inconclusive) else read_health(*answer)
 
     async def _post(self, body: bytes, look: LastLook) -> None:
-        data: bytes | io.BytesIO = body if len(body) < LARGE_BODY else io.BytesIO(body)
-        async with self._opened().post(self._urls["/email"], data=data, allow_redirects=False) as response:
-            look.status, look.headers = response.status, response.headers
-            look.body = await self._read(response, MAX_ANSWER)
-            look.answered = True
+        connector, request = self._connector, self._request
+        if self._session is None or connector is None or request is None:
+            raise RuntimeError(NOT_OPEN)
+        try:
+            await post(connector, request, self._head, body, look, MAX_ANSWER)
+        finally:
+            look.body = self._without_token(look.body)
 
     async def _get(
         self, path: str, params: Mapping[str, str], budget: float, most: int
@@ -231,19 +230,16 @@ class Postmark:
                 asyncio.timeout(budget),
                 session.get(self._urls[path], params=params, allow_redirects=False) as response,
             ):
-                return response.status, await self._read(response, most)
+                body = await read_at_most(response.content, most)
+                if not response.content.at_eof():
+                    response.close()
+                return response.status, self._without_token(body)
         except Exception as error:  # the edge, as in send
             return Inconclusive(f"the request failed ({type(error).__name__})", failed=True)
 
-    async def _read(self, response: aiohttp.ClientResponse, most: int) -> bytes:
-        """Read at most *most* bytes; a page that shows our request does not show our token."""
-        body = bytearray()
-        async for chunk in response.content.iter_any():
-            body += chunk
-            if len(body) >= most:
-                response.close()
-                break
-        return bytes(body[:most]).replace(self._secret, b"***")
+    def _without_token(self, body: bytes) -> bytes:
+        """A page that shows our request does not show our token."""
+        return body.replace(self._secret, b"***")
 
     async def _warm(self) -> None:
         async with self._opened().get(self._urls["/server"], allow_redirects=False):
@@ -251,7 +247,7 @@ class Postmark:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            raise RuntimeError("call open() first")
+            raise RuntimeError(NOT_OPEN)
         return self._session
 
     def _known_token(self) -> str:
@@ -287,6 +283,22 @@ class Postmark:
 
     def _environment(self) -> Mapping[str, str]:
         return os.environ if self._env is None else self._env
+
+
+def _headers(token: str) -> dict[str, str]:
+    return {
+        "X-Postmark-Server-Token": token,
+        "Accept": "application/json",
+        "Content-Type": "application/json",
+        "User-Agent": "notifyq",
+    }
+
+
+def _head(url: URL, token: str) -> bytes:
+    """Every POST begins with it."""
+    fields = {"Host": url.host_port_subcomponent or "", **_headers(token)}
+    lines = [f"POST {url.raw_path} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
+    return "".join(f"{line}\r\n" for line in lines).encode("ascii")
 
 
 def _answered(look: LastLook, recipients: int) -> Outcome:

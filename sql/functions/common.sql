@@ -83,24 +83,21 @@ end $$;
 create or replace trigger ring after insert on notifyq.emails
     for each statement execute function notifyq.ring_after_insert();
 
--- Which priorities there are, for claims that may not walk the whole index.
-create or replace function notifyq.note_kinds() returns trigger language plpgsql as $$
+-- Which priorities there are, for claims that may not walk the whole index. What nearly every email has
+-- (no builder, priority 0) stands there from the beginning, so that it costs nothing here.
+create or replace function notifyq.note_kind() returns trigger language plpgsql as $$
 begin
-    if exists (
-        select from added a
-        where not exists (
-            select from notifyq.kinds k
-            where k.lane = 'email' and k.name = a.builder and k.priority = a.priority)
+    if not exists (
+        select from notifyq.kinds k
+        where k.lane = 'email' and k.name = new.builder and k.priority = new.priority
     ) then
-        insert into notifyq.kinds (lane, name, priority)
-        select distinct 'email', a.builder, a.priority from added a;
+        insert into notifyq.kinds (lane, name, priority) values ('email', new.builder, new.priority);
     end if;
     return null;
 end $$;
 
-create or replace trigger note_kinds after insert on notifyq.emails
-    referencing new table as added
-    for each statement execute function notifyq.note_kinds();
+create or replace trigger note_kind after insert on notifyq.emails
+    for each row when (new.priority <> 0 or new.builder <> '') execute function notifyq.note_kind();
 create or replace trigger ring after insert on notifyq.tasks
     for each statement execute function notifyq.ring_after_insert();
 

@@ -111,6 +111,7 @@ end $$;
 
 -- Enqueue one email. A known key answers the row that exists; nothing is sent twice, nothing is aborted.
 -- At READ COMMITTED two transactions racing on a key give one row: the second waits for the first.
+-- p_checked: the caller has made the checks of check_email itself (the Python package has, and more).
 create or replace function notifyq.enqueue_email(
     p_key text,
     p_message jsonb,
@@ -118,28 +119,29 @@ create or replace function notifyq.enqueue_email(
     p_send_before timestamptz default null,
     p_priority int default 0,
     p_on_doubt text default 'ask',
+    p_checked boolean default false,
     p_now timestamptz default null
 ) returns table (id bigint, created boolean) language plpgsql as $$
 #variable_conflict use_column
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
-    v_id  bigint;
 begin
-    perform notifyq.check_email(p_key, p_message, p_on_doubt, p_priority);
-    perform notifyq.check_time('run_after', p_run_after);
-    perform notifyq.check_time('send_before', p_send_before);
+    if not p_checked then
+        perform notifyq.check_email(p_key, p_message, p_on_doubt, p_priority);
+        perform notifyq.check_time('run_after', p_run_after);
+        perform notifyq.check_time('send_before', p_send_before);
+    end if;
     loop
         insert into notifyq.emails (key, message, run_after, send_before, priority, on_doubt, created_at)
         values (p_key, p_message, coalesce(p_run_after, v_now), p_send_before, p_priority, p_on_doubt, v_now)
         on conflict (key) do nothing
-        returning id into v_id;
-        if v_id is not null then
-            return query select v_id, true;
-            return;
+        returning emails.id into id;
+        created := found;
+        if not found then
+            select e.id into id from notifyq.emails e where e.key = p_key;
         end if;
-        select e.id into v_id from notifyq.emails e where e.key = p_key;
-        if v_id is not null then
-            return query select v_id, false;
+        if found then
+            return next;
             return;
         end if;
         -- Somebody deleted the row in between: try again.
@@ -147,7 +149,6 @@ begin
 end $$;
 
 -- Enqueue many in one statement and one notification. Answers in the order of the arrays.
--- p_checked: the caller has made the checks of check_email itself (the Python package has, and more).
 create or replace function notifyq.enqueue_emails(
     p_keys text[],
     p_messages text[],
@@ -234,48 +235,92 @@ create or replace function notifyq.claim_emails(
 declare
     v_now      timestamptz := coalesce(p_now, clock_timestamp());
     v_since    timestamptz := coalesce(p_since, '-infinity');
-    v_pass     record;
+    v_others   boolean;
+    v_gate     text;
+    v_failures int;
+    v_quiet    boolean;
+    v_probing  boolean := false;
     v_ids      bigint[] := '{}';
-    v_more     bigint[];
+    v_more     bigint[] := '{}';
     v_expired  boolean;
-    v_left     int;
-    v_bulk     int;
+    v_left     int := p_slots;
+    v_bulk     int := coalesce(p_bulk_slots, p_slots);
     v_room     int;
     v_priority int;
-    v_priorities int[];
+    v_hops     int := 0;
     v_next     timestamptz;
     v_wake     timestamptz;
+    v_early    timestamptz;
 begin
     perform notifyq.be_durable();
-    if p_ask_slots > 0 then
-        -- In doubt, or ordered to be sent by an operator unless it is found: the same question.
+    -- Whatever is not the queue itself, in one statement: an email that is due waits for each of them.
+    select
+        case when p_ask_slots > 0 then (
+            -- In doubt, or ordered to be sent by an operator unless it is found: the same question.
+            select min(e.run_after) from notifyq.emails e
+            where e.status in ('pending', 'doubt') and e.doubt_since is not null
+              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))) end,
+        exists (
+            select from notifyq.emails o
+            where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now),
+        coalesce(g.state, 'open'), coalesce(g.failures, 0), coalesce(g.state = 'open' and g.pace is null, true)
+    into v_wake, v_others, v_gate, v_failures, v_quiet
+    from (values (1)) as always left join notifyq.gates g on g.account = p_account;
+
+    if v_wake <= v_now then
+        select coalesce(array_agg(due.id), '{}') into v_ids
+        from (
+            select e.id from notifyq.emails e
+            where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.run_after <= v_now
+              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))
+            order by e.run_after, e.id limit p_ask_slots
+            for no key update skip locked
+        ) due;
         select min(e.run_after) into v_wake from notifyq.emails e
-        where e.status in ('pending', 'doubt') and e.doubt_since is not null
+        where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.id <> all (v_ids)
           and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)));
-        if v_wake <= v_now then
-            select coalesce(array_agg(due.id), '{}') into v_ids
-            from (
-                select e.id from notifyq.emails e
-                where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.run_after <= v_now
-                  and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))
-                order by e.run_after, e.id limit p_ask_slots
-                for no key update skip locked
-            ) due;
-            select min(e.run_after) into v_wake from notifyq.emails e
-            where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.id <> all (v_ids)
-              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)));
-        end if;
+        v_left := v_left - cardinality(v_ids);
+        v_bulk := v_bulk - cardinality(v_ids);
     end if;
+    if not v_quiet then
+        select p.allowed, p.probing, p.wake_at, p.state, p.failures
+        into v_left, v_probing, v_early, v_gate, v_failures
+        from notifyq.pass_gate(p_account, v_left, v_now) p;
+        v_wake := least(v_wake, v_early);
+    end if;
+    v_probing := v_probing and v_left > 0;
 
-    select * into v_pass from notifyq.pass_gate(p_account, p_slots - cardinality(v_ids), v_now);
-    v_left := v_pass.allowed;
-    v_bulk := coalesce(p_bulk_slots, p_slots) - cardinality(v_ids);
-    v_wake := least(v_wake, v_pass.wake_at);
-
-    v_priorities := notifyq.email_priorities(p_builders, p_since);
-    foreach v_priority in array v_priorities loop
+    loop
+        -- When is more of this priority due, and which is the next one? By hopping over the index; with
+        -- p_since by notifyq.kinds, since a hop would walk over the dead entries too.
+        select
+            (select min(b.run_after)
+             from unnest(p_builders) as k (builder) cross join lateral (
+                 select e.run_after from notifyq.emails e
+                 where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
+                   and e.run_after >= v_since and e.id <> all (v_more) and e.doubt_since is null
+                 order by e.run_after, e.id limit 1
+             ) b),
+            case when p_since is null then
+                (select min(b.priority)
+                 from unnest(p_builders) as k (builder) cross join lateral (
+                     select e.priority from notifyq.emails e
+                     where e.status = 'pending' and e.builder = k.builder
+                       and e.priority > coalesce(v_priority::bigint, -2147483649)
+                     order by e.priority limit 1
+                 ) b)
+            else
+                (select min(k.priority) from notifyq.kinds k
+                 where k.lane = 'email' and k.name = any (p_builders)
+                   and k.priority > coalesce(v_priority::bigint, -2147483649))
+            end
+        into v_next, v_priority;
+        v_wake := least(v_wake, v_next);
+        exit when v_priority is null;
         v_room := case when v_priority < 0 then v_left else least(v_left, v_bulk) end;
         exit when v_room <= 0;
+        v_hops := v_hops + 1;
+        exit when v_hops = 33;
         loop
             select coalesce(array_agg(due.id), '{}'), coalesce(bool_or(due.send_before <= v_now), false)
             into v_more, v_expired
@@ -299,28 +344,18 @@ begin
         if v_priority >= 0 then
             v_bulk := v_bulk - cardinality(v_more);
         end if;
-
-        if cardinality(v_more) < v_room then
-            select min(b.run_after) into v_next
-            from unnest(p_builders) as k (builder) cross join lateral (
-                select e.run_after from notifyq.emails e
-                where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
-                  and e.run_after >= v_since and e.id <> all (v_more) and e.doubt_since is null
-                order by e.run_after, e.id limit 1
-            ) b;
-            v_wake := least(v_wake, v_next);
-        end if;
+        exit when cardinality(v_more) = v_room;
     end loop;
 
-    if cardinality(v_priorities) = 32 and least(v_left, v_bulk) > 0 then
+    if v_hops = 33 then
         -- Somebody gives each email a priority of its own: the rest in one walk, and again soon.
         select coalesce(array_agg(due.id), '{}') into v_more
         from (
             select e.id from notifyq.emails e
-            where e.status = 'pending' and e.builder = any (p_builders) and e.priority > v_priorities[32]
+            where e.status = 'pending' and e.builder = any (p_builders) and e.priority >= v_priority
               and e.run_after <= v_now and e.doubt_since is null
               and (e.send_before is null or e.send_before > v_now)
-            order by e.priority, e.run_after, e.id limit least(v_left, v_bulk)
+            order by e.priority, e.run_after, e.id limit v_room
             for no key update skip locked
         ) due;
         v_ids := v_ids || v_more;
@@ -328,7 +363,7 @@ begin
         v_wake := least(v_wake, v_now + interval '1 second');
     end if;
 
-    if v_pass.probing and v_pass.allowed > 0 then
+    if v_probing then
         if v_left > 0 then
             -- Nothing is due: what the provider itself had put off may try early.
             select coalesce(array_agg(early.id), '{}') into v_more
@@ -349,6 +384,15 @@ begin
         end if;
     end if;
 
+    wake_in := extract(epoch from v_wake - v_now);
+    clock := v_now;
+    gate := v_gate;
+    gate_failures := v_failures;
+    others_at_work := v_others;
+    if v_ids = '{}' then
+        return next;
+        return;
+    end if;
     return query
         with claimed as (
             update notifyq.emails e
@@ -363,48 +407,20 @@ begin
             returning e.*
         )
         select
-            extract(epoch from v_wake - v_now)::double precision, v_now, v_pass.state, v_pass.failures,
-            exists (
-                select from notifyq.emails o
-                where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now),
+            wake_in, v_now, v_gate, v_failures, v_others,
             c.id, c.uid, c.key, case when c.doubt_since is null then c.message::text end,
             c.claim_seq, c.attempts, c.max_attempts,
-            c.doubt_since is not null, v_pass.probing and c.doubt_since is null, c.stream, c.on_doubt,
+            c.doubt_since is not null, v_probing and c.doubt_since is null, c.stream, c.on_doubt,
             extract(epoch from c.send_before - v_now)::double precision,
             extract(epoch from v_now - c.doubt_since)::double precision, c.doubt_since,
             c.misses::int, c.asks::int, c.resent, c.ordered, c.waits::int, c.account,
             extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision,
             c.priority < 0 and c.doubt_since is null
-        from (values (1)) as always left join claimed c on true
+        from claimed c
         order by c.priority, c.run_after, c.id;
-end $$;
-
--- The priorities that pending emails may have, lowest first, 32 at most. By hopping over the index; with
--- p_since by notifyq.kinds, since a hop would walk over the dead entries too.
-create or replace function notifyq.email_priorities(p_builders text[], p_since timestamptz) returns int[]
-language plpgsql stable as $$
-declare
-    v_found    int[] := '{}';
-    v_priority int;
-begin
-    if p_since is not null then
-        return array(
-            select distinct k.priority from notifyq.kinds k
-            where k.lane = 'email' and k.name = any (p_builders) order by k.priority limit 32);
+    if not found then
+        return next;
     end if;
-    loop
-        select min(b.priority) into v_priority
-        from unnest(p_builders) as k (builder) cross join lateral (
-            select e.priority from notifyq.emails e
-            where e.status = 'pending' and e.builder = k.builder
-              and (v_priority is null or e.priority > v_priority)
-            order by e.priority limit 1
-        ) b;
-        exit when v_priority is null;
-        v_found := v_found || v_priority;
-        exit when cardinality(v_found) = 32;
-    end loop;
-    return v_found;
 end $$;
 
 -- The accounts that a worker of p_account may ask: its own, and those that the provider itself calls

@@ -195,7 +195,7 @@ create table notifyq.gates (
     constraint until_exactly_while_shut check ((until is not null) = (state <> 'open'))
 );
 
--- Which priorities the emails of a builder have had: few, and never fewer. Not unique: with a unique key
+-- Which priorities the emails of a builder have had (a trigger notes them): few, and never fewer. Not unique: with a unique key
 -- the first email of a kind, in a long transaction, would hold up every other one until it ends. The few
 -- that begin at once write a line each.
 create table notifyq.kinds (
@@ -204,6 +204,7 @@ create table notifyq.kinds (
     priority int not null
 );
 create index kinds_known on notifyq.kinds (lane, name, priority);
+insert into notifyq.kinds (lane, name, priority) values ('email', '', 0);
 
 -- Work that one worker does for all, at most once in a while.
 create table notifyq.chores (
