@@ -282,6 +282,8 @@ class Bell:
         await anyio.sleep(CALL_AT_MOST_EVERY)
 
     def _on_ring(self) -> None:
+        # First of all: whoever is woken first runs first, and an email waits.
+        self._ring_lanes()
         now = time.monotonic()
         self._rings.append(now)
         dawn = len(self._rings) == FAST[0] and now - self._rings[0] < FAST[1]
@@ -289,7 +291,6 @@ class Bell:
             self._stir()
         self._fast = self._fast or dawn
         self._expect_look(rung=True)
-        self._ring_lanes()
 
     def _expect_look(self, *, rung: bool) -> None:
         # A claim that is under way may be too early to see what is rung for.

@@ -331,7 +331,14 @@ def _mapping_from(given: Any) -> Mapping[str, str]:
 
 
 def _addresses_from(where: str, given: object) -> tuple[Address, ...]:
-    return tuple(_address_from(f"{where}[{index}]", one) for index, one in enumerate(_listed(where, given)))
+    if given is None:
+        return ()
+    listed = _listed(where, given)
+    try:
+        return tuple([_address_from("", one) for one in listed])
+    except InvalidEmail:
+        # Once more, with the place's name, which nearly nobody needs.
+        return tuple(_address_from(f"{where}[{index}]", one) for index, one in enumerate(listed))
 
 
 def _address_from(where: str, given: object) -> Address:

@@ -24,7 +24,7 @@ from notifyq.errors import InvalidSettings, MissingSender
 from notifyq.message import Email
 from notifyq.postmark_answers import classify_answer, classify_failure
 from notifyq.postmark_connection import LastLook, WarmConnector, keep_spare, post, read_at_most
-from notifyq.postmark_payload import build_postmark_payload, shunt
+from notifyq.postmark_payload import payload_for, shunt
 from notifyq.postmark_search import find_params, page_params, read_finding, read_health, read_page
 from notifyq.provider import (
     Finding,
@@ -167,10 +167,11 @@ class Postmark:
         """POST *email* once, within *budget* seconds, and say what came of it."""
         env = self._environment()
         try:
-            payload = build_postmark_payload(email, env, uid=uid, claim=claim)
-            recipients = 1 if shunt(env) else len(email.to) + len(email.cc) + len(email.bcc)
+            only = shunt(env)
+            payload = payload_for(email, env, only, uid=uid, claim=claim)
         except (MissingSender, InvalidSettings) as error:
             return Misconfigured(str(error))
+        recipients = 1 if only else len(email.to) + len(email.cc) + len(email.bcc)
         look = LastLook(still_ours)
         try:
             async with asyncio.timeout(budget):

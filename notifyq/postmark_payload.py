@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
@@ -14,7 +14,7 @@ from notifyq.errors import InvalidEmail, InvalidSettings, MissingSender
 from notifyq.message import Attachment, Email
 from notifyq.message_rules import MAX_FROM
 
-__all__ = ["build_postmark_payload", "shunt"]
+__all__ = ["build_postmark_payload", "payload_for", "shunt"]
 
 MAX_ORIGINAL_TO: Final = 900
 """A header's line may be 998 characters (RFC 5322); what does not fit is counted, not listed."""
@@ -37,17 +37,26 @@ def build_postmark_payload(
         assert build_postmark_payload(email, env={})["To"] == "ann@example.com"
     """
     env = os.environ if env is None else env
-    payload: dict[str, Any] = {
-        "From": _sender(email, env),
-        **_recipients(email, env),
-        "Subject": email.subject,
-    }
+    return payload_for(email, env, shunt(env), uid=uid, claim=claim)
+
+
+def payload_for(
+    email: Email, env: Mapping[str, str], only: Address | None, *, uid: UUID | None, claim: int | None
+) -> dict[str, Any]:
+    """As `build_postmark_payload`, for a caller that knows already whether everything goes to *only* one."""
+    payload: dict[str, Any] = {"From": _sender(email, env)}
+    if only is None:
+        lists = {"To": email.to, "Cc": email.cc, "Bcc": email.bcc}
+        payload.update((name, _joined(addresses)) for name, addresses in lists.items() if addresses)
+    else:
+        payload["To"] = only.formatted()
+    payload["Subject"] = email.subject
     optional = {
         "ReplyTo": _joined(email.reply_to),
         "HtmlBody": email.html,
         "TextBody": email.text,
         "Tag": email.tag,
-        "Headers": _headers(email, env),
+        "Headers": _headers(email, shunted=only is not None),
         "Metadata": _metadata(email, uid, claim),
         "MessageStream": email.stream,
         "Attachments": [_attachment(one) for one in email.attachments],
@@ -74,17 +83,9 @@ def _sender(email: Email, env: Mapping[str, str]) -> str:
     return written
 
 
-def _recipients(email: Email, env: Mapping[str, str]) -> dict[str, str]:
-    only = shunt(env)
-    if only is not None:
-        return {"To": only.formatted()}
-    lists = {"To": email.to, "Cc": email.cc, "Bcc": email.bcc}
-    return {name: _joined(addresses) for name, addresses in lists.items() if addresses}
-
-
-def _headers(email: Email, env: Mapping[str, str]) -> list[dict[str, str]]:
+def _headers(email: Email, *, shunted: bool) -> list[dict[str, str]]:
     headers = [{"Name": name, "Value": value} for name, value in email.headers.items()]
-    if shunt(env) is not None:
+    if shunted:
         headers.append({"Name": "X-Original-To", "Value": _original_to(email)})
     return headers
 
@@ -117,7 +118,9 @@ def _attachment(attachment: Attachment) -> dict[str, str]:
     return written
 
 
-def _joined(addresses: Iterable[Address]) -> str:
+def _joined(addresses: Sequence[Address]) -> str:
+    if len(addresses) == 1:
+        return addresses[0].formatted()
     return ", ".join(address.formatted() for address in addresses)
 
 
