@@ -19,6 +19,7 @@ from harness.report import Options, Question, Result, ask
 from harness.server import server
 from idle import idle
 from latency import latency
+from page import page
 from recovery import recovery
 from throughput import throughput
 from urgent import urgent
@@ -33,6 +34,7 @@ QUESTIONS: dict[str, Question] = {
     "idle": idle,
     "enqueue": enqueue,
     "fanout": fanout,
+    "page": page,
     "flame": flame,
 }
 

@@ -29,7 +29,7 @@ LAYERS: dict[str, str] = {
     "the way in, the bell, the schema": "enqueue listener migrate",
     "the loop": "asking recorder rendering task_context task_run lane bell auditor upkeep "
     "email_work task_work ticker worker",
-    "faces": "embedded_binaries embedded_folder embedded_supervisor embedded_start embedded "
+    "faces": "headline embedded_binaries embedded_folder embedded_supervisor embedded_start embedded "
     "testing admin demo cli",
 }
 PURE = ("values", "decisions")

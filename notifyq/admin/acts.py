@@ -92,7 +92,7 @@ async def bulk(request: web.Request) -> web.StreamResponse:
         everything=bool(form.get("all")),
         limit=BULK,
         back=filters.query(),
-        pulse=(await state.hub.pulse()).row,
+        pulse=await state.hub.pulse(),
     )
 
 
@@ -120,7 +120,8 @@ async def _act(state: State, who: str, name: str, *args: Any) -> list[Any]:
     async with state.pool.acquire(timeout=ACT_LIMIT) as conn, conn.transaction():
         await conn.fetch(query("page_actor"), who)
         rows: list[Any] = await conn.fetch(query(name), *args, timeout=ACT_LIMIT)
-        return rows
+    state.reads.forget()
+    return rows
 
 
 async def _new(request: web.Request, id: int, to: str | None, events: tuple[str, str]) -> web.HTTPSeeOther:
@@ -138,6 +139,7 @@ async def _new(request: web.Request, id: int, to: str | None, events: tuple[str,
         new = rows[0]["id"]
         await conn.fetch(query("page_note"), id, events[0], f"as email {new}")
         await conn.fetch(query("page_note"), new, events[1], f"of email {id}")
+    state.reads.forget()
     return _back(request, new, "enqueued")
 
 

@@ -43,7 +43,7 @@ async def emails(request: web.Request) -> web.Response:
         filters=filters,
         listing=listing,
         now=pulse.row["now"],
-        pulse=pulse.row,
+        pulse=pulse,
         statuses=EMAIL_STATUSES,
         reasons=EMAIL_REASONS,
     )
@@ -72,7 +72,7 @@ async def email(request: web.Request) -> web.Response:
         no_payload=no_payload,
         acts=may(row),
         now=row["now"],
-        pulse=pulse.row,
+        pulse=pulse,
     )
 
 

@@ -12,9 +12,26 @@ from urllib.parse import urlencode
 __all__ = ["EMAIL_REASONS", "EMAIL_STATUSES", "Filters", "TASK_REASONS", "TASK_STATUSES", "moment"]
 
 EMAIL_STATUSES: Final = ("pending", "processing", "doubt", "sent", "held", "dead")
-EMAIL_REASONS: Final = ("rejected", "suppressed", "exhausted", "expired", "cancelled", "unrenderable")
+EMAIL_REASONS: Final = {
+    "failed": "any failure",
+    "rejected": "rejected",
+    "suppressed": "suppressed",
+    "exhausted": "exhausted",
+    "expired": "expired",
+    "cancelled": "cancelled",
+    "unrenderable": "unrenderable",
+    "setup": "not set up",
+}
+"""As the page says them. Two stand in no row: *failed* (dead, but for suppressions and cancellations) and
+*setup* (pending, and put off until somebody sets up its sender or stream)."""
 TASK_STATUSES: Final = ("pending", "processing", "done", "dead")
-TASK_REASONS: Final = ("exhausted", "gave_up", "cancelled", "invalid")
+TASK_REASONS: Final = {
+    "failed": "any failure",
+    "exhausted": "exhausted",
+    "gave_up": "gave up",
+    "cancelled": "cancelled",
+    "invalid": "invalid",
+}
 
 LAST: Final = 2**63 - 1
 _SPAN: Final = re.compile(r"(\d{1,6})\s*(m|min|h|d)")
@@ -33,6 +50,7 @@ class Filters:
     key: str = ""
     recipient: str = ""
     tag: str = ""
+    builder: str = ""
     name: str = ""
     since: str = ""
     until: str = ""
@@ -52,7 +70,7 @@ class Filters:
         if words["reason"] not in (*EMAIL_REASONS, *TASK_REASONS):
             words["reason"] = ""
         if words["reason"] and not words["status"]:
-            words["status"] = "dead"
+            words["status"] = "pending" if words["reason"] == "setup" else "dead"
         cursor = query.get("before", "")
         before = int(cursor) if cursor.isascii() and cursor.isdigit() and len(cursor) < 19 else LAST
         return cls(**words, before=before)

@@ -16,6 +16,8 @@ from typing import Any, Final
 
 from notifyq.admin.reads import Reads, Row
 from notifyq.db import DATABASE_FAULTS, describe
+from notifyq.headline import Facts, gates_of, headline, read_facts
+from notifyq.worker import Worker
 
 __all__ = ["Change", "Hub", "Pulse"]
 
@@ -31,15 +33,27 @@ ALL_TOLD: Final = 0.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulse:
-    """What the hub saw: the row of ``page_pulse`` and the gates."""
+    """What the hub saw: the row of ``page_pulse``, its gates, and what follows from them."""
 
     row: Row
     gates: tuple[Row, ...]
+    facts: Facts
+
+    @property
+    def failed(self) -> int:
+        """The badge: all that is held, and what died in the last days, emails and tasks."""
+        return self.facts.held + self.facts.failed + self.facts.tasks_failed
 
     def beat(self) -> dict[str, Any]:
-        """What differs when anything happened; the clock alone does not."""
+        """What differs when anything happened; the clock alone does not, unless the headline changes by it.
+
+        How many sessions the workers keep says nothing that a page shows.
+        """
         counts = {name: value for name, value in self.row.items() if isinstance(value, int)}
-        return {**counts, "gates": [[gate["account"], gate["state"]] for gate in self.gates]}
+        counts.pop("sessions")
+        names = (*self.row["unserved_builders"], None, *self.row["unserved_tasks"])
+        gates = [[gate["account"], gate["state"]] for gate in self.gates]
+        return {**counts, "gates": gates, "names": names, "headline": headline(self.facts)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,8 +85,9 @@ class Hub:
             change = await changes.get()
     """
 
-    def __init__(self, reads: Reads) -> None:
+    def __init__(self, reads: Reads, worker: Worker | None = None) -> None:
         self._reads = reads
+        self._worker = worker
         self._pages: set[asyncio.Queue[Change | None]] = set()
         self._task: asyncio.Task[None] | None = None
         self._pulse: Pulse | None = None
@@ -95,6 +110,7 @@ class Hub:
         queue: asyncio.Queue[Change | None] = asyncio.Queue(maxsize=16)
         self._pages.add(queue)
         if self._task is None:
+            self._reads.shared = {}
             self._task = asyncio.create_task(self._watch(), name="notifyq admin hub")
         try:
             yield queue
@@ -110,6 +126,7 @@ class Hub:
 
     async def _rest(self) -> None:
         task, self._task, self._pulse = self._task, None, None
+        self._reads.shared = None
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
@@ -130,23 +147,25 @@ class Hub:
     async def _tick(self) -> None:
         before, now = self._pulse, await self._look()
         self._pulse = now
+        self._reads.forget()
         if before is not None and (self._trouble or now.beat() != before.beat()):
             self._trouble = False
-            self._tell(await self._change(before.row, now.row))
+            self._tell(await self._change(before.row, now))
 
     async def _look(self) -> Pulse:
         row = await self._reads.row("page_pulse")
         assert row is not None  # noqa: S101 (one row, whatever there is)
-        return Pulse(row=row, gates=tuple(await self._reads.rows("page_gates")))
+        beside = None if self._worker is None else self._worker.listening
+        return Pulse(row=row, gates=gates_of(row), facts=read_facts(row, beside=beside))
 
-    async def _change(self, before: Row, now: Row) -> Change:
-        changed = []
-        if now["history"] is not None and now["history"] != before["history"]:
+    async def _change(self, before: Row, now: Pulse) -> Change:
+        changed, newest = [], now.row["history"]
+        if newest is not None and newest != before["history"]:
             changed = await self._reads.rows("page_changed", before["history"] or 0)
         return Change(
             emails=tuple({row["row_id"] for row in changed if row["lane"] == "email"}),
             tasks=tuple({row["row_id"] for row in changed if row["lane"] == "task"}),
-            failed=now["failed"] + now["held"],
+            failed=now.failed,
         )
 
     def _tell(self, change: Change | None) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import replace
 from typing import Any, Final
 
 from aiohttp import web
 
 from notifyq.admin import charts
-from notifyq.admin.flow import Ear, ear_of_the_database, gate_words, illness, judge
+from notifyq.admin.flow import gate_words, illness, judge, needs
 from notifyq.admin.guard import shown
 from notifyq.admin.live import Pulse
 from notifyq.admin.render import root
@@ -34,19 +33,18 @@ async def overview(request: web.Request) -> web.Response:
     state = request.app[STATE]
     pulse = await state.hub.pulse()
     now = pulse.row["now"]
-    ear = await _ear(state)
     await _charts_soon(state, now)
     hour, day = state.timeline.hour(now), state.timeline.day(now)
     return await shown(
         request,
         "overview.html",
-        pulse=pulse.row,
+        pulse=pulse,
         now=now,
-        verdict=judge(pulse, ear),
-        ear=ear,
+        verdict=judge(pulse),
+        needs=needs(pulse, await _why_not_set_up(state, pulse)),
         gates=[(gate, gate_words(gate, now)) for gate in pulse.gates],
-        failed=await state.reads.rows("page_to_mend"),
-        kept=await state.reads.row("page_kept"),
+        failed=await state.reads.rows_once("page_to_mend") if pulse.failed else [],
+        kept=(await state.reads.rows_once("page_kept"))[0],
         hour=hour,
         day=day,
         charts_ready=state.timeline.complete,
@@ -64,7 +62,7 @@ async def badge(request: web.Request) -> web.Response:
 async def badge_json(request: web.Request) -> web.Response:
     """The same as JSON."""
     said = _badge(await request.app[STATE].hub.pulse())
-    return web.json_response({**said, "href": f"{root(request)}emails?status=dead"}, headers=PAGE_HEADERS)
+    return web.json_response({**said, "href": root(request)}, headers=PAGE_HEADERS)
 
 
 async def healthz(request: web.Request) -> web.Response:
@@ -72,9 +70,8 @@ async def healthz(request: web.Request) -> web.Response:
     state = request.app[STATE]
     try:
         async with asyncio.timeout(HEALTH_WAIT):
-            pulse = Pulse(row={}, gates=tuple(await state.reads.rows("page_gates")))
             account = state.provider.account if state.provider is not None else None
-            reason = illness(pulse, await _ear(state), account=account)
+            reason = illness(await state.hub.pulse(), account=account)
     except DATABASE_FAULTS:
         reason = "the database does not answer"
     said = {"status": "unhealthy", "reason": reason} if reason else {"status": "ok"}
@@ -110,14 +107,11 @@ async def _pass_on(response: web.StreamResponse, changes: asyncio.Queue[Any]) ->
     return True
 
 
-async def _ear(state: State) -> Ear:
-    """What the database knows, and the worker beside us: of a fleet, one listens for all."""
-    row = await state.reads.row("page_listeners")
-    assert row is not None  # noqa: S101 (an aggregate has one row)
-    ear = ear_of_the_database(row)
-    if state.worker is None:
-        return ear
-    return replace(ear, proven=ear.proven or state.worker.listening, workers=max(ear.workers, 1))
+async def _why_not_set_up(state: State, pulse: Pulse) -> str:
+    if not pulse.facts.to_set_up:
+        return ""
+    rows = await state.reads.rows_once("page_to_set_up")
+    return "; ".join(row["error"] for row in rows if row["error"])
 
 
 async def _charts_soon(state: State, now: Any) -> None:
@@ -135,9 +129,11 @@ async def _refresh(state: State, now: Any) -> None:
 def _badge(pulse: Pulse) -> dict[str, Any]:
     row = pulse.row
     return {
-        "failed": row["held"] + row["failed"],
+        "failed": pulse.failed,
         "held": row["held"],
         "dead": row["dead"],
         "dead_this_week": row["failed"],
-        "more": max(row["dead"], row["held"]) > COUNTED_TO,
+        "tasks_dead": row["tasks_dead"],
+        "tasks_dead_this_week": row["tasks_failed"],
+        "more": max(row[name] for name in ("held", "dead", "tasks_dead")) > COUNTED_TO,
     }

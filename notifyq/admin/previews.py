@@ -76,7 +76,7 @@ async def previews(request: web.Request) -> web.Response:
         no_payload=no_payload,
         digest=hashlib.sha256(html.encode()).hexdigest()[:12],
         reload=state.reload,
-        pulse=(await state.hub.pulse()).row,
+        pulse=await state.hub.pulse(),
     )
 
 

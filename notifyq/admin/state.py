@@ -51,7 +51,7 @@ class State:
 
     def __post_init__(self) -> None:
         self.reads = Reads(self.pool)
-        self.hub = Hub(self.reads)
+        self.hub = Hub(self.reads, self.worker)
         self.timeline = Timeline(self.reads.rows)
 
 

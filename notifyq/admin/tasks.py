@@ -34,7 +34,7 @@ async def tasks(request: web.Request) -> web.Response:
         filters=filters,
         listing=await state.reads.tasks(filters, pulse.row["now"]),
         now=pulse.row["now"],
-        pulse=pulse.row,
+        pulse=pulse,
         statuses=TASK_STATUSES,
         reasons=TASK_REASONS,
     )
@@ -58,5 +58,5 @@ async def task(request: web.Request) -> web.Response:
         args_left=max(0, len(args) - ARGS_SHOWN),
         acts=ACTS[row["status"]],
         now=row["now"],
-        pulse=pulse.row,
+        pulse=pulse,
     )

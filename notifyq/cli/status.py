@@ -9,7 +9,8 @@ import click
 from notifyq.cli.database import connected
 from notifyq.cli.display import say, show_json
 from notifyq.cli.runner import run
-from notifyq.cli.verdict import Trouble, flows, gate_words, needs_person, summary, troubles
+from notifyq.cli.verdict import Trouble, gate_words, needs_person, summary, troubles
+from notifyq.headline import Facts, headline, read_facts
 from notifyq.sqlfiles import query
 
 __all__ = ["status"]
@@ -19,10 +20,10 @@ __all__ = ["status"]
 @click.option("--check", is_flag=True, help="Exit 1 if something needs a person (for monitoring).")
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 def status(check: bool, as_json: bool) -> None:
-    """Say whether mail flows, what waits and why, and what needs a person.
+    """Say whether mail flows, what waits and why, and what needs a person: as the page does.
 
-    Exit code 0 also when mail does not flow, unless --check is given. Finished rows are not scanned, so
-    it is quick whatever the size of the table.
+    Exit code 0 also when mail does not flow, unless --check is given: then 1 if something waits for a
+    person (! below). Finished rows are not scanned, so it is quick whatever the size of the table.
 
     \b
     Example:
@@ -35,11 +36,14 @@ def status(check: bool, as_json: bool) -> None:
 async def _status(check: bool, as_json: bool) -> int:
     async with connected() as conn, conn.transaction(isolation="repeatable_read", readonly=True):
         facts = await read_status(conn)
-    found = troubles(facts)
+        judged = read_facts(await conn.fetchrow(query("page_pulse")))
+    found = troubles(facts, judged)
     if as_json:
-        show_json({"flows": flows(found), "needs_a_person": needs_person(found)} | facts | _told(found))
+        said = headline(judged)
+        told = {"headline": said.words, "flows": said.flows, "needs_a_person": needs_person(found)}
+        show_json(told | facts | _told(found))
     else:
-        _show(facts, found)
+        _show(facts, judged, found)
     return 1 if check and needs_person(found) else 0
 
 
@@ -73,7 +77,7 @@ async def read_status(conn: Any) -> dict[str, Any]:
         "gates": await many("read_gates"),
         "workers": await many("read_workers"),
         "worker_connections": await conn.fetchval(query("read_worker_connections")),
-        "due_names": await many("read_due_names"),
+        "unserved_names": await many("unserved_names"),
     }
 
 
@@ -81,11 +85,12 @@ def _told(found: list[Trouble]) -> dict[str, Any]:
     return {"troubles": [{"what": one.text, "person": one.person, "stops": one.stops} for one in found]}
 
 
-def _show(facts: dict[str, Any], found: list[Trouble]) -> None:
-    if not flows(found):
-        say("Mail does not flow.", "bold red")
-    else:
-        say("Mail flows." + (" But:" if found else ""), "bold green")
+_COLOURS = {"good": "bold green", "wait": "bold yellow", "person": "bold magenta", "bad": "bold red"}
+
+
+def _show(facts: dict[str, Any], judged: Facts, found: list[Trouble]) -> None:
+    said = headline(judged)
+    say(f"{said.words}{':' if found else '.'}", _COLOURS[said.tone])
     for trouble in found:
         say(f"  {'!' if trouble.person else '-'} {trouble.text}", "bold red" if trouble.person else "yellow")
     for line in summary(facts):

@@ -1,6 +1,7 @@
-"""Does mail flow? Pure words about the facts of ``notifyq status``.
+"""What stands in the way of the mail: pure words about the facts of ``notifyq status``.
 
-*facts* is what ``notifyq status --json`` prints; durations are seconds.
+The headline is the page's, `notifyq.headline`; here are the lines below it. *facts* is what
+``notifyq status --json`` prints; durations are seconds.
 """
 
 from __future__ import annotations
@@ -10,31 +11,25 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from notifyq.cli.display import span
+from notifyq.headline import FAILED_DAYS, LATE, Facts
 
-__all__ = ["Trouble", "flows", "gate_troubles", "gate_words", "needs_person", "summary", "troubles"]
+__all__ = ["Trouble", "gate_troubles", "gate_words", "needs_person", "summary", "troubles"]
 
-BEHIND: Final = 60.0
-"""Due for longer than this: behind, which happens with a big batch."""
 STUCK: Final = 900.0
 """Due for longer than this although nothing stands in the way: a person looks."""
-UNWATCHED: Final = 300.0
-"""A blocked gate is looked at every 30 s by some worker; one that is not, is nobody's any more."""
+UNWATCHED: Final = 600.0
+"""A shut gate is looked at twice a minute by some worker; one that is not, is nobody's any more."""
 
-Facts = Mapping[str, Any]
+Status = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """One line of what is wrong. *stops*: mail does not flow. *person*: it does not mend by itself."""
+    """One line of what is wrong. *stops*: no mail goes out. *person*: it does not mend by itself."""
 
     text: str
     person: bool = True
     stops: bool = False
-
-
-def flows(found: list[Trouble]) -> bool:
-    """Tell whether mail goes out."""
-    return not any(trouble.stops for trouble in found)
 
 
 def needs_person(found: list[Trouble]) -> bool:
@@ -42,23 +37,23 @@ def needs_person(found: list[Trouble]) -> bool:
     return any(trouble.person for trouble in found)
 
 
-def troubles(facts: Facts) -> list[Trouble]:
+def troubles(facts: Status, judged: Facts) -> list[Trouble]:
     """All that is wrong, the worst first.
 
-    Example: ``troubles(facts)[0].text == "5 emails are due and no worker is connected"``
+    Example: ``troubles(facts, judged)[0].text == "5 emails are due and no worker is connected"``
     """
     emails = facts["emails"]
     found = [
         *gate_troubles(facts),
         *_workers(facts),
         *_emails(emails),
-        *_tasks(facts["tasks"]),
+        *_dead_for_days(emails, facts["tasks"], judged),
         *_names(facts),
     ]
     return sorted(found, key=lambda trouble: (not trouble.stops, not trouble.person))
 
 
-def gate_words(gate: Facts) -> str:
+def gate_words(gate: Status) -> str:
     """One line for the gate of one account.
 
     Example: ``"gate  postmark:0123: open"``
@@ -74,16 +69,16 @@ def gate_words(gate: Facts) -> str:
             return f"{name}: open{failures}"
         case "closed" if wait > 0:
             return f"{name}: closed for {span(wait)} more{because}"
+        case _ if wait < -UNWATCHED:
+            return f"{name}: was {gate['state']}{because}; no worker uses this account now"
         case "closed":
             return f"{name}: closed{because}; the next due email is a probe"
-        case _ if wait < -UNWATCHED:
-            return f"{name}: was blocked{because}; no worker uses this account now"
         case _:
             look = f"in {span(wait)}" if wait > 0 else "now"
             return f"{name}: blocked{because}; the next look is {look}"
 
 
-def summary(facts: Facts) -> list[str]:
+def summary(facts: Status) -> list[str]:
     """What there is, in a few lines."""
     emails, tasks = facts["emails"], facts["tasks"]
     expiring = f"; {emails['expiring']} pending expire within an hour" if emails["expiring"] else ""
@@ -100,7 +95,7 @@ def summary(facts: Facts) -> list[str]:
     ]
 
 
-def _dead(lane: Facts) -> str:
+def _dead(lane: Status) -> str:
     """How many are dead and why; of very many only the newest were counted by reason."""
     reasons = lane["dead_by_reason"]
     listed = ", ".join(f"{count} {reason}" for reason, count in reasons.items())
@@ -109,7 +104,7 @@ def _dead(lane: Facts) -> str:
     return f"{lane['dead']} dead" + (f" ({of_newest}{listed})" if listed else "")
 
 
-def _waiting(lane: Facts) -> str:
+def _waiting(lane: Status) -> str:
     """How long the oldest has been due, or when the next will be."""
     if lane["due"]:
         oldest = f", email {lane['oldest_due']}" if lane.get("oldest_due") else ""
@@ -121,7 +116,7 @@ def _since(seconds: float | None) -> str:
     return "" if seconds is None else f" (the oldest for {span(seconds)})"
 
 
-def _worker_words(facts: Facts) -> str:
+def _worker_words(facts: Status) -> str:
     count = _worker_count(facts)
     if not count:
         return "none is connected"
@@ -130,33 +125,33 @@ def _worker_words(facts: Facts) -> str:
     return f"{count} connected, {at_work} at work" + (f", {deaf} only polling" if deaf else "")
 
 
-def _worker_count(facts: Facts) -> int:
+def _worker_count(facts: Status) -> int:
     return max(len(facts["workers"]), int(facts["worker_connections"]))
 
 
-def gate_troubles(facts: Facts) -> Iterator[Trouble]:
-    """The gates that are shut. A blocked one that no worker looks at is nobody's, and no trouble."""
+def gate_troubles(facts: Status) -> Iterator[Trouble]:
+    """The gates that are shut. One that no worker looks at is nobody's, and no trouble."""
     for gate in facts["gates"]:
-        if gate["state"] == "open" or (gate["state"] == "blocked" and (gate["wait"] or 0) < -UNWATCHED):
+        if gate["state"] == "open" or (gate["wait"] or 0) < -UNWATCHED:
             continue
         words = gate_words(gate).removeprefix("gate     ")
         yield Trouble(text=f"the gate of {words}", person=gate["state"] == "blocked", stops=True)
 
 
-def _workers(facts: Facts) -> Iterator[Trouble]:
+def _workers(facts: Status) -> Iterator[Trouble]:
     emails = facts["emails"]
     due = emails["due"] + facts["tasks"]["due"]
     if due and not _worker_count(facts):
         yield Trouble(text=f"{due} due and no worker is connected: start `notifyq worker`", stops=True)
-    elif emails["due"] and emails["due_for"] > BEHIND:
+    elif emails["due"] and emails["due_for"] > LATE:
         text = f"{emails['due']} emails are due, the oldest for {span(emails['due_for'])}"
         yield Trouble(text=text, person=emails["due_for"] > STUCK)
-    if (emails["lease_over_for"] or 0) > BEHIND:
+    if (emails["lease_over_for"] or 0) > LATE:
         text = f"an email's claim ended {span(emails['lease_over_for'])} ago and no worker takes it over"
         yield Trouble(text=text)
 
 
-def _emails(emails: Facts) -> Iterator[Trouble]:
+def _emails(emails: Status) -> Iterator[Trouble]:
     if emails["held"]:
         shown = ", ".join(map(str, emails["examples"]))
         more = ", …" if emails["held"] > len(emails["examples"]) else ""
@@ -181,20 +176,28 @@ def _emails(emails: Facts) -> Iterator[Trouble]:
         yield Trouble(text=text, person=False)
 
 
-def _tasks(tasks: Facts) -> Iterator[Trouble]:
+def _dead_for_days(emails: Status, tasks: Status, judged: Facts) -> Iterator[Trouble]:
+    """Tasks that died, and what died before today: it has been told, so it wakes nobody."""
     if count := tasks["dead_last_day"]:
-        yield Trouble(text=f"{count} tasks died within the last day: `notifyq list tasks --status dead`")
+        text = f"{_many(count, 'task')} died within the last day: `notifyq list tasks --status dead`"
+        yield Trouble(text=text)
+    told = emails["exhausted_last_day"] + emails["unrenderable_last_day"]
+    older = {"email": judged.failed - told, "task": judged.tasks_failed - tasks["dead_last_day"]}
+    for lane, count in older.items():
+        if count > 0:
+            listed = f"`notifyq list {lane}s --status dead`"
+            text = f"{_many(count, lane)} more died within {FAILED_DAYS} days: {listed}"
+            yield Trouble(text=text, person=False)
 
 
-def _names(facts: Facts) -> Iterator[Trouble]:
-    """Due work whose name no worker knows; only where the workers say what they know."""
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+def _names(facts: Status) -> Iterator[Trouble]:
+    """Work whose name no worker knows; only where the workers say what they know."""
     if not facts["workers"]:
         return
-    known = {
-        "task": {name for worker in facts["workers"] for name in worker["tasks"]},
-        "email": {name for worker in facts["workers"] for name in worker["builders"]},
-    }
-    for due in facts["due_names"]:
-        if due["name"] not in known[due["lane"]]:
-            kind = "task" if due["lane"] == "task" else "builder"
-            yield Trouble(text=f"{due['rows']} due, and no worker knows the {kind} {due['name']!r}")
+    for name in facts["unserved_names"]:
+        kind = "task" if name["lane"] == "task" else "builder"
+        yield Trouble(text=f"{name['rows']} wait, and no worker knows the {kind} {name['name']!r}")

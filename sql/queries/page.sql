@@ -5,7 +5,7 @@
 -- ---------------------------------------------------------------- overview
 
 -- name: page_pulse
--- Once a second a process, while a page is open. Counts stop at 10,001.
+-- The one query a second a process, while a page is open: all that the headline says. Counts stop at 10,001.
 with recursive
 newest as (
     select (select max(e.id) from notifyq.emails e) as email,
@@ -19,44 +19,109 @@ newest as (
                                where status = 'doubt' and doubt_since is not null limit 10001) c) as doubt,
         (select count(*) from (select from notifyq.emails where status = 'held' limit 10001) c) as held,
         (select count(*) from (select from notifyq.emails where status = 'dead' limit 10001) c) as dead,
+        (select count(*) from (select from notifyq.emails
+                               where status = 'pending' and waits > 0 limit 10001) c) as to_set_up,
         (select count(*) from (select from notifyq.tasks where status = 'pending' limit 10001) c) as tasks_pending,
         (select count(*) from (select from notifyq.tasks where status = 'processing' limit 10001) c) as tasks_processing,
         (select count(*) from (select from notifyq.tasks where status = 'dead' limit 10001) c) as tasks_dead
 ), recently as (
     -- What a person has yet to look at: a suppression and a cancellation are nobody's fault.
-    select count(*) as failed
-    from (
-        select from notifyq.emails e
-        where e.status = 'dead' and e.reason not in ('suppressed', 'cancelled')
-          and e.finished_at > clock_timestamp() - interval '7 days'
-        limit 10001
-    ) e
-), queues as (
-    (select e.builder, e.priority from notifyq.emails e
+    select (select count(*) from (
+                select from notifyq.emails e
+                where e.status = 'dead' and e.reason not in ('suppressed', 'cancelled')
+                  and e.finished_at > clock_timestamp() - interval '7 days'
+                limit 10001) c) as failed,
+           (select count(*) from (
+                select t.reason, t.finished_at from notifyq.tasks t
+                where t.status = 'dead' order by t.id desc limit 10001) c
+            where c.reason <> 'cancelled' and c.finished_at > clock_timestamp() - interval '7 days'
+           ) as tasks_failed
+), live as (
+    select w.tasks, w.builders, w.listening, w.seen_at
+    from notifyq.workers w where w.seen_at > clock_timestamp() - interval '150 seconds'
+), email_queues as (
+    (select e.builder as name, e.priority from notifyq.emails e
      where e.status = 'pending' order by e.builder, e.priority limit 1)
     union all
     select n.builder, n.priority
-    from queues q cross join lateral (
+    from email_queues q cross join lateral (
         select e.builder, e.priority from notifyq.emails e
-        where e.status = 'pending' and (e.builder, e.priority) > (q.builder, q.priority)
+        where e.status = 'pending' and (e.builder, e.priority) > (q.name, q.priority)
         order by e.builder, e.priority limit 1
     ) n
+), task_queues as (
+    (select t.name, t.priority from notifyq.tasks t
+     where t.status = 'pending' order by t.name, t.priority limit 1)
+    union all
+    select n.name, n.priority
+    from task_queues q cross join lateral (
+        select t.name, t.priority from notifyq.tasks t
+        where t.status = 'pending' and (t.name, t.priority) > (q.name, q.priority)
+        order by t.name, t.priority limit 1
+    ) n
+), queues as materialized (
+    -- served: some worker knows the name, or there is no worker to ask.
+    select 'email' as lane, q.name, q.priority,
+           q.name = '' or not exists (select from live) or exists (select from live l where q.name = any (l.builders))
+               as served
+    from (select * from email_queues limit 100) q
+    union all
+    select 'task', q.name, q.priority,
+           not exists (select from live) or exists (select from live l where q.name = any (l.tasks))
+    from (select * from task_queues limit 100) q
 ), due as (
-    select min(o.run_after) as oldest_due
-    from (select * from queues limit 100) q cross join lateral (
-        select e.run_after from notifyq.emails e
-        where e.status = 'pending' and e.builder = q.builder and e.priority = q.priority
-        order by e.run_after limit 1
+    select min(o.run_after) filter (where o.lane = 'email') as email, min(o.run_after) filter (where o.lane = 'task') as task
+    from (
+        (select 'email' as lane, o.run_after
+         from queues q cross join lateral (
+            select e.run_after from notifyq.emails e
+            where e.status = 'pending' and e.builder = q.name and e.priority = q.priority
+            order by e.run_after limit 1
+         ) o
+         where q.lane = 'email' and q.served)
+        union all
+        (select 'task', o.run_after
+         from queues q cross join lateral (
+            select t.run_after from notifyq.tasks t
+            where t.status = 'pending' and t.name = q.name and t.priority = q.priority
+            order by t.run_after limit 1
+         ) o
+         where q.lane = 'task' and q.served)
     ) o
+), connected as (
+    -- Workers write their line once a minute; one that was killed leaves its line, but none of its sessions.
+    -- hidden: this role may not see who is connected, so the lines are believed.
+    select count(*) filter (where a.application_name like 'notifyq worker%') as sessions,
+           coalesce(bool_or(a.query = '<insufficient privilege>'), false) as hidden
+    from pg_stat_activity a
+    where a.datname = current_database() and a.pid <> pg_backend_pid()
+), gates as (
+    select g.account, g.state, g.reason, g.until, g.failures, g.changed_at, g.pace, g.server,
+           g.until < clock_timestamp() - interval '10 minutes' as forsaken
+    from notifyq.gates g
+    order by (g.state <> 'open') desc, g.account
+    limit 20
 )
-select newest.*, counts.*, recently.failed,
+select newest.*, counts.*, recently.*, connected.*,
        clock_timestamp() as now,
-       case when due.oldest_due <= clock_timestamp() then due.oldest_due end as oldest_due,
-       case when due.oldest_due > clock_timestamp() then due.oldest_due end as next_due,
+       case when due.email <= clock_timestamp() then due.email end as oldest_due,
+       case when due.task <= clock_timestamp() then due.task end as oldest_task,
        (select e.finished_at
         from (select * from notifyq.emails where finished_at is not null order by finished_at desc limit 1000) e
-        where e.status = 'sent' limit 1) as last_sent
-from newest, counts, recently, due
+        where e.status = 'sent' limit 1) as last_sent,
+       -- A live session holds the bell's seat: its holder listens and proves itself (notifyq.ring).
+       exists (select from pg_locks l
+               where l.locktype = 'advisory' and l.classid = 1852798834 and l.objid = 2 and l.granted
+                 and l.database = (select d.oid from pg_database d where d.datname = current_database())
+       ) as seated,
+       (select count(*) from live) as workers,
+       (select max(l.seen_at) from live l where l.listening) as heard_at,
+       array(select q.name from queues q where q.lane = 'email' and not q.served group by q.name order by q.name)
+           as unserved_builders,
+       array(select q.name from queues q where q.lane = 'task' and not q.served group by q.name order by q.name)
+           as unserved_tasks,
+       (select coalesce(json_agg(g), '[]') from gates g)::text as gates
+from newest, counts, recently, connected, due
 
 -- name: page_to_mend
 -- The newest rows that a person has yet to look at: held first.
@@ -70,39 +135,25 @@ union all
    and e.finished_at > clock_timestamp() - interval '7 days'
  order by e.finished_at desc limit 5)
 
+-- name: page_to_set_up
+-- Why rows wait for a person to set something up: the reasons of the newest 1,000, the most frequent first.
+select w.last_error as error, count(*) as emails
+from (select e.last_error from notifyq.emails e where e.status = 'pending' and e.waits > 0
+      order by e.id desc limit 1000) w
+group by w.last_error
+order by emails desc, error
+limit 3
+
 -- name: page_changed
 -- Rows that something happened to since a history id: open pages of these look again.
 select h.lane, h.row_id from notifyq.history h where h.id > $1 order by h.id desc limit 500
 
--- name: page_gates
-select g.account, g.state, g.reason, g.until, g.failures, g.changed_at, g.pace, g.server,
-       g.until < clock_timestamp() - interval '10 minutes' as forsaken
-from notifyq.gates g
-order by (g.state <> 'open') desc, g.account
-limit 20
-
--- name: page_listeners
--- Who works and who hears. seated: a live session holds the bell's seat (its holder listens and proves
--- itself; notifyq.ring). Workers write their line once a minute; one that was killed leaves its line, but
--- none of its sessions. hidden: this role may not see who is connected, so the lines are believed.
-select
-    exists (select from pg_locks l
-            where l.locktype = 'advisory' and l.classid = 1852798834 and l.objid = 2 and l.granted
-              and l.database = (select d.oid from pg_database d where d.datname = current_database())
-    ) as seated,
-    (select count(*) from notifyq.workers w where w.seen_at > clock_timestamp() - interval '150 seconds')
-        as workers,
-    (select max(w.seen_at) from notifyq.workers w
-     where w.listening and w.seen_at > clock_timestamp() - interval '150 seconds') as heard_at,
-    count(*) filter (where a.application_name like 'notifyq worker%') as sessions,
-    coalesce(bool_or(a.query = '<insufficient privilege>'), false) as hidden
-from pg_stat_activity a
-where a.datname = current_database() and a.pid <> pg_backend_pid()
-
 -- name: page_kept
--- How many rows there are, as the planner believes: counting a million would take its time.
-select greatest(0, max(c.reltuples) filter (where c.relname = 'emails'))::bigint as emails,
-       greatest(0, max(c.reltuples) filter (where c.relname = 'tasks'))::bigint as tasks
+-- How many rows there are: counted up to 10,001, beyond it as the planner believes.
+select (select count(*) from (select from notifyq.emails limit 10001) c) as emails,
+       (select count(*) from (select from notifyq.tasks limit 10001) c) as tasks,
+       greatest(0, max(c.reltuples) filter (where c.relname = 'emails'))::bigint as about_emails,
+       greatest(0, max(c.reltuples) filter (where c.relname = 'tasks'))::bigint as about_tasks
 from pg_class c
 where c.oid in ('notifyq.emails'::regclass, 'notifyq.tasks'::regclass)
 
@@ -154,9 +205,10 @@ with recursive halves as (
 )
 select min(h.high) from halves h
 
--- The lists share their parameters: $1 below this id, $2 from this id on, $3 status, $4 reason,
--- $5 beginning of the key, $6 recipient, $7 tag, $8 rows wanted, $9 rows to look at. The walk decides what is
--- looked at; `offset 0` keeps the planner from another idea (a rare reason is no reason to read a million rows).
+-- The lists share their parameters: $1 below this id, $2 from this id on, $3 status, $4 reason ('failed': dead
+-- and somebody's fault; 'setup': waits to be set up), $5 beginning of the key, $6 builder, $7 tag, $8 rows wanted,
+-- $9 rows to look at. The walk decides what is looked at; `offset 0` keeps the planner from another idea (a rare
+-- reason is no reason to read a million rows).
 
 -- name: page_emails_newest
 -- By id, newest first: any filter, as far as the walk goes. One row more at the end says how far it came.
@@ -167,7 +219,7 @@ with walk as not materialized (
     where ($3::text is null or w.status = $3)
       and ($4::text is null or w.reason = $4)
       and ($5::text is null or starts_with(w.key, $5))
-      and ($6::text is null or w.recipient = $6)
+      and ($6::text is null or w.builder = $6)
       and ($7::text is null or w.tag = $7)
     order by w.id desc limit $8
 )
@@ -192,9 +244,9 @@ with walk as not materialized (
 select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
        e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
 from walk w cross join lateral (select * from notifyq.emails e where e.id = w.id offset 0) e
-where ($4::text is null or e.reason = $4)
+where ($4::text is null or e.reason = $4 or ($4 = 'failed' and e.reason not in ('suppressed', 'cancelled')))
   and ($5::text is null or starts_with(e.key, $5))
-  and ($6::text is null or e.recipient = $6)
+  and ($6::text is null or e.builder = $6)
   and ($7::text is null or e.tag = $7)
 order by w.id desc limit $8
 
@@ -206,33 +258,72 @@ union all
  where $4 = 'dead' and e.status = 'dead' and e.id < $1 and e.id >= $2 order by e.id desc offset $3 limit 1)
 
 -- name: page_emails_under_way
--- Pending, processing and doubt, by their own indexes; for a recipient also what has ended, by its index.
+-- Pending, processing and doubt, by their own indexes.
 with walk as materialized (
     (select e.id from notifyq.emails e
-     where coalesce($3, 'pending') = 'pending' and e.status = 'pending' limit $9)
+     where $3 = 'pending' and $4::text is null and e.status = 'pending' limit $9)
     union all
     (select e.id from notifyq.emails e
-     where coalesce($3, 'processing') = 'processing' and e.status = 'processing' limit $9)
+     where $3 = 'pending' and $4 = 'setup' and e.status = 'pending' and e.waits > 0 and e.id < $1 and e.id >= $2
+     order by e.id desc limit $9)
+    union all
+    (select e.id from notifyq.emails e where $3 = 'processing' and e.status = 'processing' limit $9)
     union all
     (select e.id from notifyq.emails e
-     where coalesce($3, 'doubt') = 'doubt' and e.status = 'doubt' and e.doubt_since is not null limit $9)
+     where $3 = 'doubt' and e.status = 'doubt' and e.doubt_since is not null limit $9)
+)
+select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
+       e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
+from walk w cross join lateral (select * from notifyq.emails e where e.id = w.id offset 0) e
+where e.id < $1 and e.id >= $2 and e.status = $3
+  and ($5::text is null or starts_with(e.key, $5))
+  and ($6::text is null or e.builder = $6)
+  and ($7::text is null or e.tag = $7)
+order by e.id desc limit $8
+
+-- name: page_emails_to
+-- To $10. As the first recipient wherever it is: by its index, and by those of the rows under way. As another
+-- one, or in cc or bcc, among the newest $11 rows (of those that are held or dead, if they are asked for): that
+-- is in the message, which lies outside the row, so each one costs.
+with read as not materialized (
+    (select e.id, e.message from notifyq.emails e
+     where coalesce($3, '') not in ('held', 'dead') and e.id < $1 and e.id >= $2 order by e.id desc limit $11)
     union all
-    (select e.id from notifyq.emails e
-     where $3 is null and e.status = 'held' limit $9)
+    (select e.id, e.message from notifyq.emails e
+     where $3 = 'held' and e.status = 'held' and e.id < $1 and e.id >= $2 order by e.id desc limit $11)
     union all
+    (select e.id, e.message from notifyq.emails e
+     where $3 = 'dead' and e.status = 'dead' and e.id < $1 and e.id >= $2 order by e.id desc limit $11)
+), walk as materialized (
+    select r.id from read r cross join lateral jsonb_to_record(r.message) as m ("to" jsonb, cc jsonb, bcc jsonb)
+    where position('"email": ' || to_json($10::text)::text in lower(concat(m."to", m.cc, m.bcc))) > 0
+    union
     (select e.id from notifyq.emails e
-     where $6::text is not null and e.finished_at is not null and e.recipient = $6
-       and e.id < $1 and e.id >= $2
+     where e.finished_at is not null and e.recipient = $10 and e.id < $1 and e.id >= $2
      order by e.recipient desc, e.id desc limit $9)
+    union
+    select u.id
+    from (
+        (select e.id, e.recipient from notifyq.emails e where e.status = 'pending' limit $9)
+        union all
+        (select e.id, e.recipient from notifyq.emails e where e.status = 'processing' limit $9)
+        union all
+        (select e.id, e.recipient from notifyq.emails e
+         where e.status = 'doubt' and e.doubt_since is not null limit $9)
+        union all
+        (select e.id, e.recipient from notifyq.emails e where e.status = 'held' limit $9)
+    ) u
+    where u.recipient = $10
 )
 select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
        e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
 from walk w cross join lateral (select * from notifyq.emails e where e.id = w.id offset 0) e
 where e.id < $1 and e.id >= $2
   and ($3::text is null or e.status = $3)
-  and ($4::text is null or e.reason = $4)
+  and ($4::text is null or e.reason = $4 or ($4 = 'failed' and e.reason not in ('suppressed', 'cancelled'))
+       or ($4 = 'setup' and e.waits > 0))
   and ($5::text is null or starts_with(e.key, $5))
-  and ($6::text is null or e.recipient = $6)
+  and ($6::text is null or e.builder = $6)
   and ($7::text is null or e.tag = $7)
 order by e.id desc limit $8
 
@@ -253,7 +344,9 @@ end
 
 -- name: page_emails_key
 select e.id, e.key, e.status, e.reason, e.attempts, e.max_attempts, e.run_after, e.created_at, e.finished_at,
-       e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt
+       e.last_error, e.claim_seq, e.recipient, e.subject, e.tag, e.builder, e.on_doubt, e.waits,
+       $2::text is null or position('"email": ' || to_json($2::text)::text
+           in lower(concat(e.message -> 'to', e.message -> 'cc', e.message -> 'bcc'))) > 0 as addressed
 from notifyq.emails e
 where e.key = $1
 
@@ -291,7 +384,7 @@ select t.id, t.name, t.key, t.status, t.reason, t.attempts, t.max_attempts, t.ru
        t.finished_at, t.last_error, t.claim_seq
 from walk w cross join lateral (select * from notifyq.tasks t where t.id = w.id offset 0) t
 where t.id < $1 and t.id >= $2
-  and ($4::text is null or t.reason = $4)
+  and ($4::text is null or t.reason = $4 or ($4 = 'failed' and t.reason <> 'cancelled'))
   and ($5::text is null or starts_with(t.key, $5))
   and ($6::text is null or t.name = $6)
 order by t.id desc limit $7

@@ -99,17 +99,6 @@ select count(*) as connected
 from pg_stat_activity a
 where a.datname = current_database() and a.application_name = 'notifyq worker claims'
 
--- name: read_due_names
--- What due work asks a worker to know: task names, and the builders of deferred emails.
-select 'task' as lane, t.name, count(*) as rows
-from notifyq.tasks t where t.status = 'pending' and t.run_after <= now() group by t.name
-union all
-select 'email', e.builder, count(*)
-from notifyq.emails e
-where e.status = 'pending' and e.builder <> '' and e.run_after <= now() group by e.builder
-order by rows desc, name
-limit 100
-
 -- name: read_tasks
 select
     count(*) filter (where t.status = 'pending') as pending,

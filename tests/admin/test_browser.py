@@ -69,7 +69,7 @@ async def test_an_email_is_filtered_opened_and_read(page: Page, rows: Rows) -> N
     await rows.email("wanted", html="<h1 id='hello'>Hello Ann</h1>", text="Hello in text")
     await page.open("emails")
 
-    await page.get_by_label("Recipient").fill("ann@example.com")
+    await page.get_by_label("Recipient in To, Cc, Bcc").fill("ann@example.com")
     await page.keyboard.press("Enter")
     await page.wait_for_url(re.compile("recipient=ann"))
     assert await page.locator("tr[data-row]").count() == 1

@@ -11,7 +11,7 @@ import pytest
 from outbox import Outbox, until
 from visitor import Rows, Visitor
 
-from notifyq import Attachment, admin
+from notifyq import Address, Attachment, admin
 from notifyq.admin import words
 from notifyq.admin.filters import Filters, moment
 
@@ -26,21 +26,36 @@ def shown(text: str) -> list[int]:
 @pytest.mark.parametrize(
     ("query", "keys"),
     [
-        ("", ["e", "d", "c", "b", "a"]),
+        ("", ["g", "f", "e", "d", "c", "b", "a"]),
         ("status=dead", ["d", "c"]),
         ("reason=rejected", ["d"]),
         ("status=held", ["b"]),
         ("status=sent", ["a"]),
-        ("status=pending", ["e"]),
+        ("status=pending", ["g", "f", "e"]),
         ("recipient=BOB@example.com", ["e", "b"]),
         ("recipient=bob@example.com&status=held", ["b"]),
         ("tag=reset", ["c"]),
+        ("recipient=cy@example.com", ["d"]),
+        ("recipient=dee@example.com&status=dead", ["d"]),
+        ("recipient=EVE@example.com&tag=none", []),
+        ("recipient=eve@example.com", ["d"]),
+        ("recipient=ve@example.com", []),
+        ("recipient=dee@example.com&key=d", ["d"]),
+        ("recipient=dee@example.com&key=c", []),
+        ("reason=failed", ["d"]),
+        ("reason=failed&key=c", []),
+        ("reason=setup", ["f"]),
+        ("reason=setup&key=f", ["f"]),
+        ("reason=setup&key=e", []),
+        ("reason=setup&recipient=ann@example.com", ["f"]),
+        ("builder=order-shipped", ["g"]),
+        ("status=pending&builder=order-shipped", ["g"]),
         ("key=d", ["d"]),
         ("key=d&status=sent", []),
         ("since=2d&until=1h", ["b", "a"]),
-        ("since=1h", ["e", "d", "c"]),
-        ("since=nonsense", ["e", "d", "c", "b", "a"]),
-        ("status=nonsense&before=abc", ["e", "d", "c", "b", "a"]),
+        ("since=1h", ["g", "f", "e", "d", "c"]),
+        ("since=nonsense", ["g", "f", "e", "d", "c", "b", "a"]),
+        ("status=nonsense&before=abc", ["g", "f", "e", "d", "c", "b", "a"]),
         ("recipient=nobody@example.com", []),
     ],
 )
@@ -53,9 +68,18 @@ async def test_a_list_shows_what_its_filters_say(
         "b": await rows.email(
             "b", "held", also="created_at = now() - interval '3 hours'", to="Bob@example.com"
         ),
-        "c": await rows.email("c", "dead", tag="reset"),
-        "d": await rows.email("d", "dead", also="reason = 'rejected'"),
+        "c": await rows.email("c", "dead", also="reason = 'suppressed'", tag="reset"),
+        "d": await rows.email(
+            "d",
+            "dead",
+            also="reason = 'rejected'",
+            to=["ann@example.com", Address("Cy@Example.com", "Cy")],
+            cc=["dee@example.com"],
+            bcc=["Eve@example.com"],
+        ),
         "e": await rows.email("e", "pending", to="bob@example.com"),
+        "f": await rows.email("f", "pending", also="waits = 1"),
+        "g": await rows.raw("g", {"builder": "order-shipped", "args": {"to": "cy@example.com"}}),
     }
 
     answer = await visitor.get(f"emails?{query}")
@@ -276,8 +300,14 @@ async def test_the_badge_counts_what_a_person_has_to_look_at(visitor: Visitor, r
 
     badge = json.loads((await visitor.get("badge.json")).text)
 
+    await rows.task("make-invoice", "dead")
+
+    said = json.loads((await visitor.get("badge.json")).text)
+
     assert (badge["failed"], badge["held"], badge["dead"]) == (2, 1, 3)
-    assert ">2 failed emails<" in (await visitor.get("badge")).text
+    assert (said["failed"], said["dead_this_week"], said["tasks_dead_this_week"]) == (3, 1, 1)
+    snippet = (await visitor.get("badge")).text
+    assert ">3 failed<" in snippet and "dead in the last 7 days" in snippet
 
 
 async def test_a_database_that_is_away_is_a_page_too() -> None:

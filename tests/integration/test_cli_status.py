@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import asyncpg
 import pytest
 from command import hold, notifyq, put, rows, status, value
 
@@ -10,12 +15,60 @@ from notifyq.cli import verdict
 ONE_SERVER_IS_ENOUGH = True  # the statements are tested in tests/sql, on every server
 
 
-def test_status_of_an_empty_outbox_is_that_mail_flows(notifyq_dsn: str) -> None:
+@asynccontextmanager
+async def a_worker(dsn: str, tasks: str = "{}") -> AsyncIterator[None]:
+    """What the database knows of a worker that lives: its line, and a session of its name."""
+    conn = await asyncpg.connect(dsn, server_settings={"application_name": "notifyq worker"})
+    await conn.execute(
+        "insert into notifyq.workers (name, listening, tasks, builders) "
+        "values ('w', true, $1::text::text[], '{}')",
+        tasks,
+    )
+    try:
+        yield
+    finally:
+        await conn.close()
+
+
+async def test_status_of_an_empty_outbox_is_that_mail_flows(notifyq_dsn: str) -> None:
     """Nothing due, nothing wrong: monitoring stays quiet."""
-    result = notifyq(notifyq_dsn, "status", "--check")
+    async with a_worker(notifyq_dsn):
+        result = await asyncio.to_thread(notifyq, notifyq_dsn, "status", "--check")
 
     assert result.returncode == 0
     assert result.stdout.splitlines()[0] == "Mail flows."
+
+
+def test_without_a_worker_status_does_not_say_that_mail_flows(notifyq_dsn: str) -> None:
+    """As the page; but while nothing is due nobody has to get up, and monitoring stays quiet."""
+    result = notifyq(notifyq_dsn, "status", "--check")
+
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[0] == "No worker is running."
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("waits = 1, last_error = 'no sender', run_after = now() + interval '5 min'", "no sender"),
+        ("status = 'dead', reason = 'rejected', finished_at = now()", "1 email more died within 7 days"),
+        ('message = \'{"builder": "order-shipped"}\'', "no worker knows the builder 'order-shipped'"),
+        ("run_after = now() - interval '5 min'", "1 emails are due, the oldest for 5 min"),
+    ],
+)
+async def test_while_anything_waits_for_a_person_mail_does_not_just_flow(
+    notifyq_dsn: str, change: str, said: str
+) -> None:
+    """The first line is all that a tired person reads; the next ones say why."""
+    put(notifyq_dsn, "k")
+    rows(notifyq_dsn, f"update notifyq.emails set {change}")
+    async with a_worker(notifyq_dsn):
+        told = (await asyncio.to_thread(notifyq, notifyq_dsn, "status")).stdout
+        facts = await asyncio.to_thread(status, notifyq_dsn)
+
+    assert told.splitlines()[0] in ("Something needs a look:", "Mail is late:")
+    assert (facts["headline"] + ":", facts["flows"]) == (told.splitlines()[0], True)
+    assert said in told
 
 
 def test_status_names_what_needs_a_person(notifyq_dsn: str) -> None:
@@ -42,22 +95,22 @@ def test_status_names_what_needs_a_person(notifyq_dsn: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "reason", "wait", "pace", "words", "flowing", "person"),
+    ("state", "reason", "wait", "pace", "words", "shut", "person"),
     [
-        ("open", None, None, None, "open", True, False),
-        ("open", None, None, 20.0, "recovering, at about 20 emails a second", True, False),
-        ("closed", "HTTP 503", 20.0, None, "closed for 20 s more, because HTTP 503", False, False),
-        ("closed", "HTTP 503", -1.0, None, "the next due email is a probe", False, False),
+        ("open", None, None, None, "open", False, False),
+        ("open", None, None, 20.0, "recovering, at about 20 emails a second", False, False),
+        ("closed", "HTTP 503", 20.0, None, "closed for 20 s more, because HTTP 503", True, False),
+        ("closed", "HTTP 503", -1.0, None, "the next due email is a probe", True, False),
         (
             "blocked",
             "bad token",
             20.0,
             None,
             "blocked, because bad token; the next look is in 20 s",
-            False,
+            True,
             True,
         ),
-        ("blocked", "bad token", -900.0, None, "no worker uses this account now", True, False),
+        ("blocked", "bad token", -900.0, None, "no worker uses this account now", False, False),
     ],
 )
 def test_a_gate_is_told_in_words_with_what_it_means(
@@ -66,7 +119,7 @@ def test_a_gate_is_told_in_words_with_what_it_means(
     wait: float | None,
     pace: float | None,
     words: str,
-    flowing: bool,
+    shut: bool,
     person: bool,
 ) -> None:
     """What the fleet knows of the provider, and whether somebody has to get up."""
@@ -81,7 +134,7 @@ def test_a_gate_is_told_in_words_with_what_it_means(
     found = list(verdict.gate_troubles({"gates": [gate]}))
 
     assert words in verdict.gate_words(gate)
-    assert (verdict.flows(found), verdict.needs_person(found)) == (flowing, person)
+    assert (bool(found), verdict.needs_person(found)) == (shut, person)
 
 
 def test_a_blocked_account_is_the_first_thing_that_status_says(notifyq_dsn: str) -> None:
@@ -93,22 +146,19 @@ def test_a_blocked_account_is_the_first_thing_that_status_says(notifyq_dsn: str)
 
     assert result.returncode == 1
     assert result.stdout.startswith(
-        "Mail does not flow.\n  ! the gate of a: blocked, because the token is refused"
+        "Mail does not flow:\n  ! the gate of a: blocked, because the token is refused"
     )
     assert (facts["flows"], facts["needs_a_person"]) == (False, True)
 
 
-def test_status_names_the_work_that_no_worker_knows(notifyq_dsn: str) -> None:
+async def test_status_names_the_work_that_no_worker_knows(notifyq_dsn: str) -> None:
     """During a deploy old workers pass new work over: it waits, and somebody should know."""
     rows(notifyq_dsn, "select notifyq.enqueue_task('new-task'), notifyq.enqueue_task('old-task')")
-    rows(
-        notifyq_dsn,
-        "insert into notifyq.workers (name, listening, tasks, builders)"
-        " values ('w', true, '{old-task}', '{}')",
-    )
-    told = notifyq(notifyq_dsn, "status").stdout
+    async with a_worker(notifyq_dsn, "{old-task}"):
+        told = (await asyncio.to_thread(notifyq, notifyq_dsn, "status")).stdout
 
-    assert "1 due, and no worker knows the task 'new-task'" in told
+    assert told.splitlines()[0] == "Something needs a look:"
+    assert "1 wait, and no worker knows the task 'new-task'" in told
     assert "old-task" not in told
     assert "1 connected" in told
 
