@@ -408,9 +408,9 @@ begin
         )
         select
             wake_in, v_now, v_gate, v_failures, v_others,
-            c.id, c.uid, c.key, case when c.doubt_since is null then c.message::text end,
+            c.id, c.uid, c.key::text, case when c.doubt_since is null then c.message::text end,
             c.claim_seq, c.attempts, c.max_attempts,
-            c.doubt_since is not null, v_probing and c.doubt_since is null, c.stream, c.on_doubt,
+            c.doubt_since is not null, v_probing and c.doubt_since is null, c.stream, c.on_doubt::text,
             extract(epoch from c.send_before - v_now)::double precision,
             extract(epoch from v_now - c.doubt_since)::double precision, c.doubt_since,
             c.misses::int, c.asks::int, c.resent, c.ordered, c.waits::int, c.account,
@@ -874,7 +874,7 @@ begin
         perform notifyq.note_act('email', p_id, v_email.claim_seq, 'retried', null, v_now);
         perform notifyq.ring();
     end if;
-    return query select e.id, e.status, v_changed from notifyq.emails e where e.id = p_id;
+    return query select e.id, e.status::text, v_changed from notifyq.emails e where e.id = p_id;
 end $$;
 
 -- Do not send it. A row in doubt may have been sent: from now on a person decides (policy hold).
@@ -905,7 +905,7 @@ begin
     if v_changed then
         perform notifyq.note_act('email', p_id, v_email.claim_seq, 'cancelled', null, v_now);
     end if;
-    return query select e.id, e.status, v_changed from notifyq.emails e where e.id = p_id;
+    return query select e.id, e.status::text, v_changed from notifyq.emails e where e.id = p_id;
 end $$;
 
 -- "It was sent": the operator has the provider's message id.
@@ -932,5 +932,5 @@ begin
         v_changed := true;
         perform notifyq.note_act('email', p_id, v_email.claim_seq, 'resolved', btrim(p_provider_message_id), v_now);
     end if;
-    return query select e.id, e.status, v_changed from notifyq.emails e where e.id = p_id;
+    return query select e.id, e.status::text, v_changed from notifyq.emails e where e.id = p_id;
 end $$;

@@ -215,7 +215,7 @@ begin
             exists (
                 select from notifyq.tasks o
                 where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now),
-            c.id, c.name, c.key, c.args::text, c.claim_seq, c.attempts, c.max_attempts,
+            c.id, c.name, c.key::text, c.args::text, c.claim_seq, c.attempts, c.max_attempts,
             extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision, c.priority < 0
         from (values (1)) as always left join claimed c on true
         order by c.priority, c.run_after, c.id;
@@ -458,7 +458,7 @@ begin
         return;
     end if;
     if v_task.status <> 'dead' or coalesce(p_claim_seq <> v_task.claim_seq, false) then
-        return query select v_task.id, v_task.status, false;
+        return query select v_task.id, v_task.status::text, false;
         return;
     end if;
     begin
@@ -468,7 +468,7 @@ begin
     exception when unique_violation then
         select t.id into v_active from notifyq.tasks t
         where t.name = v_task.name and t.key = v_task.key and t.status in ('pending', 'processing');
-        return query select t.id, t.status, false from notifyq.tasks t where t.id = coalesce(v_active, p_id);
+        return query select t.id, t.status::text, false from notifyq.tasks t where t.id = coalesce(v_active, p_id);
         return;
     end;
     perform notifyq.note_act('task', p_id, v_task.claim_seq, 'retried', null, v_now);
@@ -489,7 +489,7 @@ begin
         return;
     end if;
     if v_task.status <> 'pending' or coalesce(p_claim_seq <> v_task.claim_seq, false) then
-        return query select v_task.id, v_task.status, false;
+        return query select v_task.id, v_task.status::text, false;
         return;
     end if;
     update notifyq.tasks t set status = 'dead', reason = 'cancelled', finished_at = v_now where t.id = p_id;

@@ -7,6 +7,23 @@
 
 create schema if not exists notifyq;
 
+-- What a single value may be is said by a type. A check of the table would be read anew by every statement
+-- that writes a row, and each email is written three times; a type is read once a session.
+create domain notifyq.email_status as text constraint status_known
+    check (value in ('pending', 'processing', 'doubt', 'sent', 'held', 'dead'));
+create domain notifyq.email_reason as text constraint reason_known
+    check (value in ('rejected', 'suppressed', 'exhausted', 'expired', 'cancelled', 'unrenderable'));
+create domain notifyq.task_status as text constraint status_known
+    check (value in ('pending', 'processing', 'done', 'dead'));
+create domain notifyq.task_reason as text constraint reason_known
+    check (value in ('exhausted', 'gave_up', 'cancelled', 'invalid'));
+create domain notifyq.doubt_policy as text constraint on_doubt_known check (value in ('ask', 'resend', 'hold'));
+create domain notifyq.key as text constraint key_length check (char_length(value) between 1 and 500);
+create domain notifyq.error_text as text constraint last_error_length check (char_length(value) <= 1000);
+-- Arithmetic on infinity fails, and one such row would stop every claim; no driver reads the year 20000.
+create domain notifyq.moment as timestamptz constraint times_are_within_reach
+    check (value > '0001-01-02' and value < '9999-12-30');
+
 create table notifyq.migrations (
     version       int primary key,
     name          text not null,
@@ -17,20 +34,20 @@ create table notifyq.migrations (
 create table notifyq.emails (
     id                  bigint generated always as identity primary key,
     uid                 uuid not null default gen_random_uuid(),  -- the only name that leaves the database
-    key                 text not null unique,                     -- once ever: the business rule
+    key                 notifyq.key not null unique,              -- once ever: the business rule
     message             jsonb,                                    -- emptied by retention, never before the end
     -- Copies of two members of the message, so that no claim and no ask has to fetch the body.
     builder             text not null generated always as (coalesce(message ->> 'builder', '')) stored,
     stream              text not null generated always as (coalesce(message ->> 'stream', 'outbound')) stored,
 
-    status              text not null default 'pending',
-    reason              text,
+    status              notifyq.email_status not null default 'pending',
+    reason              notifyq.email_reason,
     attempts            int not null default 0,                   -- sends; an ask is not one
     max_attempts        int not null default 10,
-    run_after           timestamptz not null default now(),
-    send_before         timestamptz,
+    run_after           notifyq.moment not null default now(),
+    send_before         notifyq.moment,
     priority            int not null default 0,                   -- lower goes first, below 0 is urgent
-    on_doubt            text not null default 'ask',
+    on_doubt            notifyq.doubt_policy not null default 'ask',
 
     lease_until         timestamptz,
     leased_at           timestamptz,
@@ -47,20 +64,15 @@ create table notifyq.emails (
     postponed           boolean not null default false,           -- put off by the provider: the gate pulls it forward
     receipt             text,                                     -- accepted under an older claim, while a newer one runs
 
-    last_error          text,
-    created_at          timestamptz not null default clock_timestamp(),
+    last_error          notifyq.error_text,
+    created_at          notifyq.moment not null default clock_timestamp(),
     finished_at         timestamptz,
     provider_message_id text,
     sent_at             timestamptz,
 
-    constraint key_length check (char_length(key) between 1 and 500),
     constraint message_is_an_object check (jsonb_typeof(message) = 'object'),
     constraint message_until_the_end check (message is not null or finished_at is not null),
-    constraint status_known check (status in ('pending', 'processing', 'doubt', 'sent', 'held', 'dead')),
     constraint reason_exactly_when_dead check ((reason is not null) = (status = 'dead')),
-    constraint reason_known check (reason in
-        ('rejected', 'suppressed', 'exhausted', 'expired', 'cancelled', 'unrenderable')),
-    constraint on_doubt_known check (on_doubt in ('ask', 'resend', 'hold')),
     constraint attempts_counted check (attempts >= 0 and max_attempts >= 1),
     constraint leased_exactly_while_processing check (
         num_nonnulls(lease_until, leased_at, claimed_by) = case when status = 'processing' then 3 else 0 end),
@@ -68,13 +80,7 @@ create table notifyq.emails (
         num_nonnulls(provider_message_id, sent_at) = case when status = 'sent' then 2 else 0 end),
     constraint finished_exactly_at_the_end check ((finished_at is not null) = (status in ('sent', 'dead'))),
     constraint doubt_has_a_beginning check (status not in ('doubt', 'held') or doubt_since is not null),
-    -- Arithmetic on infinity fails, and one such row would stop every claim.
-    constraint times_are_within_reach check (
-        run_after > '0001-01-02' and run_after < '9999-12-30'
-        and created_at > '0001-01-02' and created_at < '9999-12-30'
-        and send_before > '0001-01-02' and send_before < '9999-12-30'),
-    constraint early_receipt_only_under_a_claim check (receipt is null or status = 'processing'),
-    constraint last_error_length check (char_length(last_error) <= 1000)
+    constraint early_receipt_only_under_a_claim check (receipt is null or status = 'processing')
 ) with (
     toast_tuple_target = 128,           -- the body lies outside the hot page: a change of state does not copy it
     fillfactor = 85,
@@ -108,14 +114,14 @@ create index emails_failed on notifyq.emails (status, id) where status in ('held
 create table notifyq.tasks (
     id           bigint generated always as identity primary key,
     name         text not null,
-    key          text,                  -- once among active calls; null: no rule
+    key          notifyq.key,           -- once among active calls; null: no rule
     args         jsonb not null default '{}',
 
-    status       text not null default 'pending',
-    reason       text,
+    status       notifyq.task_status not null default 'pending',
+    reason       notifyq.task_reason,
     attempts     int not null default 0,
     max_attempts int not null default 10,
-    run_after    timestamptz not null default now(),
+    run_after    notifyq.moment not null default now(),
     priority     int not null default 0,
 
     lease_until  timestamptz,
@@ -123,24 +129,17 @@ create table notifyq.tasks (
     claimed_by   text,
     claim_seq    bigint not null default 0,
 
-    last_error   text,
-    created_at   timestamptz not null default clock_timestamp(),
+    last_error   notifyq.error_text,
+    created_at   notifyq.moment not null default clock_timestamp(),
     finished_at  timestamptz,
 
     constraint name_length check (char_length(name) between 1 and 200),
-    constraint key_length check (char_length(key) between 1 and 500),
-    constraint times_are_within_reach check (
-        run_after > '0001-01-02' and run_after < '9999-12-30'
-        and created_at > '0001-01-02' and created_at < '9999-12-30'),
     constraint args_are_an_object check (jsonb_typeof(args) = 'object'),
-    constraint status_known check (status in ('pending', 'processing', 'done', 'dead')),
     constraint reason_exactly_when_dead check ((reason is not null) = (status = 'dead')),
-    constraint reason_known check (reason in ('exhausted', 'gave_up', 'cancelled', 'invalid')),
     constraint attempts_counted check (attempts >= 0 and max_attempts >= 1),
     constraint leased_exactly_while_processing check (
         num_nonnulls(lease_until, leased_at, claimed_by) = case when status = 'processing' then 3 else 0 end),
-    constraint finished_exactly_at_the_end check ((finished_at is not null) = (status in ('done', 'dead'))),
-    constraint last_error_length check (char_length(last_error) <= 1000)
+    constraint finished_exactly_at_the_end check ((finished_at is not null) = (status in ('done', 'dead')))
 ) with (
     toast_tuple_target = 128,
     fillfactor = 85,
