@@ -33,7 +33,9 @@ async def migrate(conn: Any) -> list[str]:
 
     Example: ``await notifyq.migrate(conn)`` → ``["001_tables", "002_page", "functions"]``, then ``[]``.
     """
-    async with conn.transaction():
+    # READ COMMITTED whatever the role's default: who waited for the lock must see what the other has applied.
+    async with conn.transaction(isolation="read_committed"):
+        await conn.execute(query("take_the_time"))
         await conn.execute(query("lock_migrations"))
         known = await _applied(conn)
         if known and max(known) > WORKER_AGE:
@@ -43,6 +45,8 @@ async def migrate(conn: Any) -> list[str]:
         if await conn.fetchval(query("functions_digest")) != sqlfiles.functions_digest():
             for text in sqlfiles.functions():
                 await conn.execute(text)
+            if (await conn.fetchrow(query("versions")))["oldest_worker"] >= WORKER_AGE:
+                await conn.execute(query("drop_older_signatures"))
             await conn.execute(query("record_functions"), sqlfiles.functions_digest())
             done.append("functions")
         return done

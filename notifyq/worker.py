@@ -117,6 +117,7 @@ class Worker:
         claims = Link(self._pool, "worker claims")
         records = Link(self._pool, "worker records")
         try:
+            await self._connect_first(records)
             await self._serve(claims, records, task_status)
         finally:
             with anyio.move_on_after(2, shield=True):
@@ -237,6 +238,20 @@ class Worker:
                 async with self._pool.acquire(timeout=5) as conn:
                     await check_schema(conn)
                     await self._check_durability(conn)
+                return
+            except DATABASE_FAULTS as error:
+                complaints.about("start", error)
+                await anyio.sleep(1)
+
+    async def _connect_first(self, records: Link) -> None:
+        """Take the connection for the records before any other: what cannot be recorded must not be sent.
+
+        Where the server has fewer connections left than a worker wants, the bell goes without, and it polls.
+        """
+        complaints = Complaints()
+        while True:
+            try:
+                await records.value("durability")
                 return
             except DATABASE_FAULTS as error:
                 complaints.about("start", error)

@@ -10,12 +10,16 @@ import anyio
 import click
 from asyncpg.exceptions import (
     ClientConfigurationError,
+    InsufficientPrivilegeError,
     InterfaceError,
     InternalClientError,
     InvalidAuthorizationSpecificationError,
     InvalidCatalogNameError,
     InvalidParameterValueError,
     PostgresError,
+    QueryCanceledError,
+    ReadOnlySQLTransactionError,
+    TooManyConnectionsError,
 )
 
 from notifyq.db import describe
@@ -36,6 +40,25 @@ _ADVICE: Final[tuple[tuple[type[BaseException], str], ...]] = (
     (
         InvalidAuthorizationSpecificationError,
         "the server does not let this user in: look at user and password in DATABASE_URL",
+    ),
+    (
+        ReadOnlySQLTransactionError,
+        "the database is read-only here (a standby, or default_transaction_read_only of this role): "
+        "DATABASE_URL must name the primary and a role that may write",
+    ),
+    (
+        TooManyConnectionsError,
+        "the server has no connection left (max_connections, or the limit of this role or database): "
+        "try again, or raise it",
+    ),
+    (
+        QueryCanceledError,
+        "the server ended a statement that took too long: raise statement_timeout of this role",
+    ),
+    (
+        InsufficientPrivilegeError,
+        "this role lacks a privilege: `notifyq migrate` needs CREATE on the database or the schema's owner, "
+        "the other commands what its owner grants",
     ),
 )
 

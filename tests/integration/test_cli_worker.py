@@ -6,11 +6,13 @@ import asyncio
 import json
 import os
 import re
+import secrets
 import signal
 import socket
 import tempfile
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 import pytest
@@ -102,6 +104,39 @@ async def test_a_database_that_is_away_at_the_start_is_waited_for(fake_postmark:
         await process.says("does not answer")
 
         assert await process.end(signal.SIGTERM) == 0
+
+
+@pytest.mark.parametrize("limit", [2, 3])
+async def test_a_worker_that_gets_few_connections_sends_and_records_all_the_same(
+    limit: int, notifyq_dsn: str, notifyq_pool: Any, fake_postmark: FakePostmark
+) -> None:
+    """A server that is nearly full: were the bell's connections taken first, no send could be recorded."""
+    name = f"notifyq_limited_{secrets.token_hex(4)}"
+    await notifyq_pool.execute(f"create role {name} login password 'x' connection limit {limit}")
+    try:
+        await notifyq_pool.execute(
+            f"grant usage on schema notifyq to {name};"
+            f"grant all on all tables in schema notifyq to {name};"
+            f"grant all on all sequences in schema notifyq to {name}"
+        )
+        parts = urlsplit(notifyq_dsn)
+        dsn = parts._replace(netloc=f"{name}:x@{parts.netloc.rpartition('@')[2]}").geturl()
+        await notifyq_pool.executemany(
+            "select notifyq.enqueue_email($1, $2::text::jsonb)", [(f"k{n}", MESSAGE) for n in range(60)]
+        )
+        async with running(dsn, "worker", *QUICK, **fake_postmark.env()) as process:
+            await process.says("is ready")
+
+            async def all_sent() -> bool:
+                return not await notifyq_pool.fetchval(
+                    "select count(*) from notifyq.emails where status <> 'sent'"
+                )
+
+            await until(all_sent)
+            assert await process.end(signal.SIGTERM) == 0
+        assert max(fake_postmark.posts_by_uid().values()) == 1
+    finally:
+        await notifyq_pool.execute(f"drop owned by {name}; drop role {name}")
 
 
 @pytest.mark.parametrize(
