@@ -1,7 +1,7 @@
 """The auditor: once a day, does the provider show any email of ours more than once?
 
 It also settles what a person would otherwise have to: a held email that the provider shows after all
-was sent.
+was sent, and so was one that died at its second POST (policy ``resend``) although its first had arrived.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LOOK_BACK: Final = 36 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What one audit saw: how many messages, ids of emails sent twice, and of held ones that were sent."""
+    """What one audit saw: how many messages, ids of emails sent twice, and of held or dead ones that were sent."""
 
     seen: int
     twice: tuple[int, ...]
@@ -50,7 +50,7 @@ async def audit(link: Link, provider: Provider, *, budget: float, look_back: flo
             complete = False
     shown.update(await _find_sent_again(link, provider, shown, look_back, budget))
     twice = await _alarm(link, {uid: ids for uid, ids in shown.items() if len(ids) > 1})
-    found = await _settle_held(link, shown)
+    found = await _settle(link, shown, look_back)
     return Audit(seen=len(shown), twice=twice, found=found, complete=complete)
 
 
@@ -79,8 +79,9 @@ async def _alarm(link: Link, doubles: dict[UUID, tuple[str, ...]]) -> tuple[int,
     return tuple(row["id"] for row in rows)
 
 
-async def _settle_held(link: Link, shown: dict[UUID, tuple[str, ...]]) -> tuple[int, ...]:
-    found = [row for row in await link.fetch("held_uids") if row["uid"] in shown]
+async def _settle(link: Link, shown: dict[UUID, tuple[str, ...]], look_back: float) -> tuple[int, ...]:
+    unsettled = await link.fetch("unsettled_uids", seconds(look_back))
+    found = [row for row in unsettled if row["uid"] in shown]
     if found:
         await link.fetch(
             "email_sent",

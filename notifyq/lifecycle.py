@@ -57,6 +57,9 @@ __all__ = [
 ]
 
 MISSES_FOR_NO: Final = 2
+SENT_BEFORE: Final = "an earlier POST, whose answer was lost, may have been accepted (the daily audit looks)"
+"""Told of what ends although policy ``resend`` never learnt how its first POST ended."""
+
 ASKS_LIMIT: Final = 10
 """Searches in a row, from *settle* on, that proved nothing, until a person is asked."""
 
@@ -193,6 +196,15 @@ def after_send(
     With *repeats_safely* (the provider refuses a repeated message by itself) an unknown fate is simply
     tried again.
     """
+    transition = _after_send(claim, outcome, settings, roll, repeats_safely=repeats_safely)
+    if claim.resent and isinstance(transition, Dead):
+        return replace(transition, error=f"{transition.error}; {SENT_BEFORE}")
+    return transition
+
+
+def _after_send(
+    claim: Claim, outcome: Outcome, settings: WorkerSettings, roll: float, *, repeats_safely: bool
+) -> Transition:
     match outcome:
         case Accepted(message_id):
             return Sent(message_id=message_id)

@@ -129,8 +129,12 @@ where h.lane = 'email' and h.event in ('not sent', 'resent') and h.at > clock_ti
   and e.account = $2
 limit 200
 
--- name: held_uids
-select id, uid, claim_seq from notifyq.emails where status = 'held' limit 5000
+-- name: unsettled_uids
+-- Emails that ended or wait without anybody knowing whether a POST of theirs was accepted.
+(select id, uid, claim_seq from notifyq.emails where status = 'held' limit 5000)
+union all
+(select id, uid, claim_seq from notifyq.emails
+ where finished_at > clock_timestamp() - $1::interval and status = 'dead' and resent limit 5000)
 
 -- name: emails_by_uid
 select id, uid, key, claim_seq, provider_message_id from notifyq.emails where uid = any ($1::uuid[])

@@ -77,6 +77,28 @@ async def test_every_double_of_a_lagging_search_is_told_by_name(watched: Outbox)
     assert (await _checked(watched, ignore_twice=True)).wrong == []
 
 
+async def test_the_audit_finds_what_died_at_its_second_post_though_the_first_arrived(watched: Outbox) -> None:
+    """Policy resend does not wait to learn how its first POST ended; "rejected" was then only half the truth."""
+    watched.fake.search_lag = None
+    await enqueue_many(watched.pool, emails(keys(1), on_doubt="resend"))
+    watched.fake.fault(faults.Reset(record=True))
+    watched.fake.fault(faults.Answer(status=422, body='{"ErrorCode": 300, "Message": "no"}'))
+    worker = await watched.start()
+    await watched.until_statuses({"dead": 1}, seconds=20)
+    await watched.stop(worker)
+    assert "may have been accepted" in await watched.pool.fetchval("select last_error from notifyq.emails")
+    watched.fake.search_lag = 0.0
+
+    async with linked(watched.pool, "audit") as link:
+        provider = Postmark(env=watched.fake.env())
+        await provider.open()
+        await audit(link, provider, budget=5)
+        await provider.close()
+
+    await watched.until_statuses({"sent": 1}, seconds=5)
+    assert (await _checked(watched)).wrong == []
+
+
 async def test_an_outage_costs_its_own_length(watched: Outbox) -> None:
     """Ten seconds stand for ten minutes; the pauses of the gate are not scaled, so the return may be noticed
     only at the end of the last one. Doubts from before are answered in 1.5 settle + 10 s."""

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from notifyq.lifecycle import (
     ASKS_LIMIT,
     EMAIL_TRANSITIONS,
+    SENT_BEFORE,
     Claim,
     Dead,
     Doubt,
@@ -83,6 +84,11 @@ AFTER_SEND: dict[str, tuple[Claim, Outcome, Transition]] = {
     "accepted": (SENDING, Accepted("m-1"), Sent(message_id="m-1")),
     "accepted on the last attempt": (LAST, Accepted("m-1"), Sent(message_id="m-1")),
     "rejected": (SENDING, Rejected("no"), Dead(reason="rejected", error="no", event="rejected")),
+    "rejected, after an earlier POST whose fate nobody knows": (
+        replace(SENDING, resent=True),
+        Rejected("no"),
+        Dead(reason="rejected", error=f"no; {SENT_BEFORE}", event="rejected"),
+    ),
     "suppressed": (SENDING, Suppressed("no"), Dead(reason="suppressed", error="no", event="suppressed")),
     "deferred": (
         SENDING,
