@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +49,7 @@ class Zygote:
         self._gone: dict[int, int] = {}
 
     async def fork(self, kind: str, **order: Any) -> Child:
-        """Start a *kind* of child (see `zygote.KINDS`)."""
+        """Start a *kind* of child (see `children.KINDS`)."""
         async with self._turn:
             whole = {"kind": kind, "log": str(self.log), **order}
             assert self._process.stdin is not None
@@ -64,6 +64,12 @@ class Zygote:
     def logged(self) -> str:
         """All that the children have logged."""
         return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+    def log_lines(self) -> Iterator[str]:
+        """The same, line by line: a long run logs much."""
+        if self.log.exists():
+            with self.log.open(errors="replace") as log:
+                yield from log
 
     async def _hear(self) -> None:
         assert self._process.stdout is not None

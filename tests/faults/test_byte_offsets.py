@@ -9,8 +9,8 @@ from contextlib import AsyncExitStack
 from uuid import UUID, uuid4
 
 import pytest
+from canary_email import an_email
 from wire_proxy import CutAfter, How, Proxy, Way, proxy
-from zygote import an_email
 
 from notifyq import Email, Postmark, WorkerSettings
 from notifyq.attempt import decide

@@ -6,8 +6,8 @@ import asyncio
 from datetime import UTC, datetime
 from uuid import uuid4
 
+from canary_email import an_email
 from outbox import Outbox
-from zygote import an_email
 
 from notifyq import Postmark, WorkerSettings, build_postmark_payload
 from notifyq.asking import Asker

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from canary_email import an_email
 from checker import CANARY_TOKEN, canaries_in, check, watch
 from processes import zygote
-from zygote import an_email
 
 from notifyq import enqueue_many
 from notifyq.testing import FakePostmark

@@ -16,6 +16,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+from canary_email import an_email
 from checker import MOVES, WITNESS
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -27,7 +28,6 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from zygote import an_email
 
 from notifyq import WorkerSettings, enqueue
 from notifyq.db import seconds

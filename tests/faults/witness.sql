@@ -9,13 +9,14 @@ create table witness.moves (
     id     bigint not null,
     was    text not null,
     became text not null,
-    rose   bigint not null              -- by how much claim_seq grew
+    rose   bigint not null,             -- by how much claim_seq grew
+    seq    bigint not null              -- and to what
 );
 
 create function witness.note_move() returns trigger language plpgsql as $$
 begin
-    insert into witness.moves (id, was, became, rose)
-    values (new.id, old.status, new.status, new.claim_seq - old.claim_seq);
+    insert into witness.moves (id, was, became, rose, seq)
+    values (new.id, old.status, new.status, new.claim_seq - old.claim_seq, new.claim_seq);
     return null;
 end $$;
 
@@ -27,3 +28,21 @@ create trigger witnessed after update on notifyq.emails
 create schema app;
 
 create table app.orders (key text primary key, ordered_at timestamptz not null default clock_timestamp());
+
+-- And calls that count those orders, each in its own transaction.
+create table app.counter (total bigint not null);
+insert into app.counter values (0);
+create table app.counted (call bigint not null, key text not null);
+
+create table witness.call_moves (like witness.moves including all);
+
+create function witness.note_call_move() returns trigger language plpgsql as $$
+begin
+    insert into witness.call_moves (id, was, became, rose, seq)
+    values (new.id, old.status, new.status, new.claim_seq - old.claim_seq, new.claim_seq);
+    return null;
+end $$;
+
+create trigger witnessed after update on notifyq.tasks
+    for each row when (old.status <> new.status or old.claim_seq <> new.claim_seq)
+    execute function witness.note_call_move();

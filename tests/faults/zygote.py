@@ -16,14 +16,9 @@ import select
 import signal
 import sys
 import traceback
-import zlib
 from typing import Any
 
-import anyio
-import asyncpg
-from stepping import Steps
-
-from notifyq import Email, Postmark, Worker, WorkerSettings, enqueue
+from children import KINDS
 
 
 def main() -> None:
@@ -92,83 +87,6 @@ def _be_a_child(order: dict[str, Any]) -> None:
         sys.stderr.flush()
         os._exit(code)
 
-
-async def _work(order: dict[str, Any]) -> None:
-    """A worker that drains at SIGTERM. With ``steps`` it stops where it is told (see `stepping`)."""
-    steps = Steps(order["steps"]) if "steps" in order else None
-    if steps is not None:
-        steps.install()
-    async with asyncpg.create_pool(order["dsn"], min_size=0, max_size=6) as pool:
-        worker = Worker(
-            pool,
-            provider=Postmark(env=order["env"]),
-            settings=WorkerSettings(**order["settings"]),
-            tasks=(),
-            builders=(),
-        )
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, worker.drain)
-        async with anyio.create_task_group() as tasks:
-            if steps is not None:
-                steps.cancel, steps.drain = tasks.cancel_scope.cancel, worker.drain
-                asyncio.get_running_loop().add_signal_handler(
-                    signal.SIGUSR1, lambda: (steps.report(), os._exit(0))
-                )
-            await tasks.start(worker.run)
-    if steps is not None and "stop" not in order["steps"]:
-        steps.report()
-
-
-async def _order(order: dict[str, Any]) -> None:
-    """An application: an order and its email in one transaction, at a steady rate, until SIGTERM.
-
-    A commit whose answer is lost is looked up by its key; every tenth transaction is rolled back.
-    """
-    told = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
-    chance = random.Random(order["seed"])
-    conn: Any = None
-    number = 0
-    while not told.is_set():
-        number += 1
-        rolled_back = chance.random() < 0.1
-        key = f"order-{'rolled-back-' if rolled_back else ''}{order['seed']}-{number}"
-        while True:
-            try:
-                conn = (
-                    conn if conn and not conn.is_closed() else await asyncpg.connect(order["dsn"], timeout=5)
-                )
-                await _order_once(conn, key, number, rolled_back)
-                break
-            except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
-                # Perhaps committed: the same key answers that. The database may be away for a moment.
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(chance.expovariate(order["rate"]))
-    if conn:
-        await conn.close()
-
-
-async def _order_once(conn: Any, key: str, number: int, rolled_back: bool) -> None:
-    transaction = conn.transaction()
-    await transaction.start()
-    await conn.execute("insert into app.orders (key) values ($1) on conflict do nothing", key)
-    policy = ("ask", "ask", "hold")[number % 3]
-    await enqueue(conn, an_email(key, on_doubt=policy))
-    await (transaction.rollback() if rolled_back else transaction.commit())
-
-
-def an_email(key: str, **parts: Any) -> Email:
-    """An email whose address and body may never be seen in a log."""
-    return Email(
-        key=key,
-        to=f"canary-address-{zlib.crc32(key.encode())}@example.com",
-        from_="shop@example.com",
-        subject="s",
-        text="canary-body",
-        **parts,
-    )
-
-
-KINDS = {"worker": _work, "orders": _order}
 
 if __name__ == "__main__":
     main()
