@@ -84,16 +84,76 @@ begin
         perform notifyq.refuse('text', 'an email needs a text or an html body');
     end if;
 
-    foreach v_field in array array['headers', 'metadata'] loop
-        if coalesce(jsonb_typeof(p_message -> v_field), 'null') not in ('null', 'object') then
-            perform notifyq.refuse(v_field, 'must be an object');
-        end if;
-    end loop;
-    if (select count(*) from jsonb_object_keys(coalesce(nullif(p_message -> 'metadata', 'null'), '{}'))) > 8 then
-        perform notifyq.refuse('metadata', 'has more than 8 fields (Postmark takes 10, two are ours)');
+    if p_message ->> 'tag' ~ E'[\\x01-\\x1f\\x7f]' or char_length(p_message ->> 'tag') > 1000 then
+        perform notifyq.refuse('tag', 'must be one line of at most 1,000 characters');
+    elsif p_message ->> 'stream' !~ '^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$' then
+        perform notifyq.refuse('stream', 'must be a stream''s id: letters, digits, - and _');
     end if;
-    if coalesce(jsonb_typeof(p_message -> 'attachments'), 'null') not in ('null', 'array') then
+    if coalesce(p_message -> 'headers', 'null') <> 'null' then
+        perform notifyq.check_headers(p_message -> 'headers');
+    end if;
+    if coalesce(p_message -> 'metadata', 'null') <> 'null' then
+        perform notifyq.check_metadata(p_message -> 'metadata');
+    end if;
+    if coalesce(p_message -> 'attachments', 'null') <> 'null' then
+        perform notifyq.check_attachments(p_message -> 'attachments');
+    end if;
+end $$;
+
+-- An object whose members are texts of one line each.
+create or replace function notifyq.check_texts(p_field text, p_texts jsonb) returns void
+language plpgsql as $$
+begin
+    if jsonb_typeof(p_texts) <> 'object' then
+        perform notifyq.refuse(p_field, 'must be an object');
+    elsif exists (select from jsonb_each(p_texts) t where jsonb_typeof(t.value) <> 'string') then
+        perform notifyq.refuse(p_field, 'must hold texts only (a number is written in quotes)');
+    elsif exists (select from jsonb_each_text(p_texts) t where t.key || t.value ~ E'[\\x01-\\x1f\\x7f]') then
+        perform notifyq.refuse(p_field, 'holds a line break or a control character');
+    end if;
+end $$;
+
+create or replace function notifyq.check_headers(p_headers jsonb) returns void language plpgsql as $$
+begin
+    perform notifyq.check_texts('headers', p_headers);
+    if exists (
+        select from jsonb_object_keys(p_headers) h
+        where h !~ '^[!#$%&''*+.^_`|~0-9A-Za-z-]+$' or lower(h) like 'x-pm-%' or lower(h) = any (array[
+            'from', 'sender', 'to', 'cc', 'bcc', 'reply-to', 'return-path', 'subject', 'date', 'message-id',
+            'received', 'content-type', 'content-transfer-encoding', 'mime-version', 'x-original-to'])
+    ) then
+        perform notifyq.refuse('headers', 'has a name that is none, or that may not be set');
+    end if;
+end $$;
+
+create or replace function notifyq.check_metadata(p_metadata jsonb) returns void language plpgsql as $$
+begin
+    perform notifyq.check_texts('metadata', p_metadata);
+    if (select count(*) from jsonb_object_keys(p_metadata)) > 8 then
+        perform notifyq.refuse('metadata', 'has more than 8 fields (Postmark takes 10, two are ours)');
+    elsif exists (
+        select from jsonb_each_text(p_metadata) m
+        where char_length(m.key) not between 1 and 20 or char_length(m.value) > 80
+           or lower(m.key) in ('notifyq', 'notifyq_claim')
+    ) then
+        perform notifyq.refuse('metadata', 'has a name of 0 or over 20 characters, a value of over 80, or a name of ours');
+    end if;
+end $$;
+
+create or replace function notifyq.check_attachments(p_attachments jsonb) returns void language plpgsql as $$
+begin
+    if jsonb_typeof(p_attachments) <> 'array' then
         perform notifyq.refuse('attachments', 'must be a list');
+    elsif exists (
+        select from jsonb_array_elements(p_attachments) a
+        where jsonb_typeof(a) <> 'object'
+           or jsonb_typeof(a -> 'name') is distinct from 'string' or a ->> 'name' = ''
+           or jsonb_typeof(a -> 'content_type') is distinct from 'string'
+           or jsonb_typeof(a -> 'content') is distinct from 'string'
+           or coalesce(jsonb_typeof(a -> 'content_id'), 'null') not in ('string', 'null')
+           or a - array['name', 'content_type', 'content', 'content_id'] <> '{}'
+    ) then
+        perform notifyq.refuse('attachments', 'must hold {"name", "content_type", "content" in base64, "content_id"?}');
     end if;
 end $$;
 

@@ -40,6 +40,31 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"message": MESSAGE | {"metadata": dict.fromkeys("abcdefghi", "1")}},
         "metadata",
     ),
+    "a header that is a number": ({"message": MESSAGE | {"headers": {"X-A": 1}}}, "headers"),
+    "a header with a line break": (
+        {"message": MESSAGE | {"headers": {"X-A": "1\nBcc: b@example.org"}}},
+        "headers",
+    ),
+    "a header that is not free to set": ({"message": MESSAGE | {"headers": {"Bcc": "x"}}}, "headers"),
+    "a header whose name is none": ({"message": MESSAGE | {"headers": {"X A": "x"}}}, "headers"),
+    "metadata that is a number": ({"message": MESSAGE | {"metadata": {"order": 7}}}, "metadata"),
+    "metadata with a long value": ({"message": MESSAGE | {"metadata": {"order": "7" * 81}}}, "metadata"),
+    "metadata with a long name": ({"message": MESSAGE | {"metadata": {"o" * 21: "7"}}}, "metadata"),
+    "metadata with our name": ({"message": MESSAGE | {"metadata": {"NotifyQ": "7"}}}, "metadata"),
+    "a tag of two lines": ({"message": MESSAGE | {"tag": "a\nb"}}, "tag"),
+    "a stream that is none": ({"message": MESSAGE | {"stream": "a b"}}, "stream"),
+    "an attachment that is a text": ({"message": MESSAGE | {"attachments": ["x"]}}, "attachments"),
+    "an attachment without its content": (
+        {"message": MESSAGE | {"attachments": [{"name": "a.txt", "content_type": "text/plain"}]}},
+        "attachments",
+    ),
+    "an attachment with a field of no meaning": (
+        {
+            "message": MESSAGE
+            | {"attachments": [{"name": "a", "content_type": "text/plain", "content": "", "cid": "x"}]}
+        },
+        "attachments",
+    ),
     "attachments that are no list": ({"message": MESSAGE | {"attachments": {}}}, "attachments"),
     "a builder without a name": ({"message": {"builder": ""}}, "builder"),
     "a builder's args that are a list": ({"message": {"builder": "b", "args": []}}, "args"),
