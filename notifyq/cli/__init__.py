@@ -24,6 +24,7 @@ from pathlib import Path
 import click
 
 from notifyq.cli.acts import cancel, resolve, retry
+from notifyq.cli.dev import dev
 from notifyq.cli.faces import admin, demo
 from notifyq.cli.rows import list_rows, show
 from notifyq.cli.schema import migrate, sql
@@ -33,7 +34,22 @@ from notifyq.cli.work import worker
 
 __all__ = ["main"]
 
-COMMANDS = (demo, migrate, worker, send, enqueue, status, list_rows, show, retry, cancel, resolve, admin, sql)
+COMMANDS = (
+    demo,
+    dev,
+    migrate,
+    worker,
+    send,
+    enqueue,
+    status,
+    list_rows,
+    show,
+    retry,
+    cancel,
+    resolve,
+    admin,
+    sql,
+)
 
 
 class InOrder(click.Group):
@@ -77,6 +93,7 @@ def main() -> None:
     \b
     Example:
       notifyq demo                # see it work, nothing to set up
+      notifyq dev --app shop.mail # your own app, with a fake Postmark
       notifyq migrate             # then, with DATABASE_URL set:
       notifyq worker              # send what the outbox holds
       notifyq status              # does mail flow?

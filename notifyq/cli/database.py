@@ -17,7 +17,7 @@ from notifyq.db import Pool
 from notifyq.errors import EmbeddedUnavailable
 from notifyq.migrate import check_schema, migrate
 
-__all__ = ["check", "connected", "database", "database_url", "listen_url", "pooled"]
+__all__ = ["check", "connected", "database", "database_url", "listen_url", "pool_at", "pooled"]
 
 CONNECT_SECONDS = 10
 CLOSE_SECONDS = 2
@@ -89,22 +89,31 @@ async def pooled(more: int = 0, *, tell: Callable[[str], None] = note) -> AsyncI
 
     Example: ``async with pooled() as pool: await Worker(pool, provider=Postmark()).run()``
     """
-    async with database(tell=tell) as url:
-        pool = await asyncpg.create_pool(
-            url,
-            min_size=0,
-            max_size=POOL_SIZE + more,
-            timeout=CONNECT_SECONDS,
-            # A separate URL for the bell means that this one is a pooler, where a prepared statement
-            # may lie on another connection than the one that wants it.
-            statement_cache_size=0 if listen_url() else 100,
-        )
-        try:
-            yield pool
-        finally:
-            with anyio.move_on_after(CLOSE_SECONDS, shield=True):
-                await pool.close()
-            pool.terminate()
+    async with database(tell=tell) as url, pool_at(url, more) as pool:
+        yield pool
+
+
+@asynccontextmanager
+async def pool_at(url: str, more: int = 0) -> AsyncIterator[Pool]:
+    """The same for the database of *url*.
+
+    Example: ``async with database() as url, pool_at(url) as pool: ...``
+    """
+    pool = await asyncpg.create_pool(
+        url,
+        min_size=0,
+        max_size=POOL_SIZE + more,
+        timeout=CONNECT_SECONDS,
+        # A separate URL for the bell means that this one is a pooler, where a prepared statement
+        # may lie on another connection than the one that wants it.
+        statement_cache_size=0 if listen_url() else 100,
+    )
+    try:
+        yield pool
+    finally:
+        with anyio.move_on_after(CLOSE_SECONDS, shield=True):
+            await pool.close()
+        pool.terminate()
 
 
 def listen_url() -> str | None:

@@ -27,7 +27,7 @@ from notifyq.postmark_payload import build_postmark_payload, shunt
 from notifyq.settings import WorkerSettings
 from notifyq.worker import Worker
 
-__all__ = ["worker"]
+__all__ = ["run_until_told", "set_up_logging", "worker"]
 
 log = logging.getLogger("notifyq")
 
@@ -83,7 +83,7 @@ def worker(
       POSTMARK_SERVER_TOKEN=... notifyq worker
       notifyq worker --app shop.mail --concurrency 50 --admin 127.0.0.1:8025
     """
-    _set_up_logging(verbose)
+    set_up_logging(verbose)
     try:
         job = Job(
             settings=WorkerSettings(slots=concurrency, **settings),
@@ -128,7 +128,11 @@ class OneLine(logging.Formatter):
         return super().formatMessage(record).replace("\r", "\\r").replace("\n", "\\n")
 
 
-def _set_up_logging(verbose: bool) -> None:
+def set_up_logging(verbose: bool) -> None:
+    """Log to stderr, a line each.
+
+    Example: ``set_up_logging(verbose=False)``
+    """
     handler = logging.StreamHandler()  # stderr
     handler.setFormatter(OneLine())
     logging.basicConfig(level=logging.WARNING, handlers=[handler])
@@ -151,7 +155,7 @@ async def _work(job: Job) -> None:
         if job.admin is not None:
             url = await open_things.enter_async_context(page(pool, *job.admin, worker=made))
             log.info("the page is at %s", url)
-        await _run_until_told(made)
+        await run_until_told(made)
 
 
 def _check_environment(provider: Postmark) -> None:
@@ -171,8 +175,11 @@ def _check_environment(provider: Postmark) -> None:
         )
 
 
-async def _run_until_told(made: Worker) -> None:
-    """Run until the work is over: drained after the first signal, cut short by a second."""
+async def run_until_told(made: Worker) -> None:
+    """Run until the work is over: drained after the first signal, cut short by a second.
+
+    Example: ``await run_until_told(Worker(pool, provider=Postmark()))``
+    """
     async with anyio.create_task_group() as tg:
         ready = anyio.Event()
         await tg.start(_obey_signals, made, ready, tg.cancel_scope)

@@ -103,7 +103,9 @@ class Process:
 
 
 @asynccontextmanager
-async def running(dsn: str | None, *words: str, **env: str) -> AsyncIterator[Process]:
+async def running(
+    dsn: str | None, *words: str, stdout: int = asyncio.subprocess.DEVNULL, **env: str
+) -> AsyncIterator[Process]:
     """``notifyq`` as a process that goes on; killed at the end if it is still there."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -111,7 +113,7 @@ async def running(dsn: str | None, *words: str, **env: str) -> AsyncIterator[Pro
         "notifyq",
         *words,
         env=environment(dsn, **env),
-        stdout=asyncio.subprocess.DEVNULL,
+        stdout=stdout,
         stderr=asyncio.subprocess.PIPE,
     )
     try:
