@@ -8,6 +8,9 @@ Mounted in an aiohttp application, behind its own login::
 
     site.add_subapp("/mail/", notifyq.admin.app(pool, authorise=operators))
 
+The callable answers False, True, the operator's name, or an `Operator`. That value is where roles would go
+(who may look but not act, who may not read bodies); today whoever is let in may see and do everything.
+
 Beside a FastAPI or Starlette application (which serve another protocol than aiohttp), `serve` it from the
 lifespan on a loopback port with a password, and let the proxy in front pass ``/mail/`` on to it: every link
 is relative, so the page does not mind. The proxy keeps the ``Host`` header.
@@ -17,6 +20,6 @@ token; the state of a row changes only through the SQL functions, and ``notifyq.
 """
 
 from notifyq.admin.app import app, serve
-from notifyq.admin.state import Authorise
+from notifyq.admin.state import Authorise, Operator
 
-__all__ = ["Authorise", "app", "serve"]
+__all__ = ["Authorise", "Operator", "app", "serve"]

@@ -16,7 +16,7 @@ from aiohttp import web
 
 from notifyq.address import Address
 from notifyq.admin.filters import LAST, Filters
-from notifyq.admin.guard import actor, checked_form, shown
+from notifyq.admin.guard import checked_form, operator, shown
 from notifyq.admin.render import root
 from notifyq.admin.state import STATE, State
 from notifyq.errors import InvalidEmail
@@ -49,7 +49,7 @@ async def resolve(request: web.Request) -> web.StreamResponse:
     message_id = str(form.get("message_id", "")).strip()
     if not message_id or len(message_id) > 200 or not message_id.isprintable():
         raise _back(request, id, "no-id")
-    rows = await _act(request.app[STATE], actor(), "page_resolve_email", id, message_id, claim_seq)
+    rows = await _act(request.app[STATE], operator().name, "page_resolve_email", id, message_id, claim_seq)
     raise _back(request, id, "resolved" if rows and rows[0]["changed"] else "stale")
 
 
@@ -99,7 +99,7 @@ async def bulk(request: web.Request) -> web.StreamResponse:
 async def _one(request: web.Request, act: str) -> web.StreamResponse:
     id, claim_seq, _ = await _asked(request, act)
     lane = _lane(request)
-    rows = await _act(request.app[STATE], actor(), f"page_{act}_{lane}", [id], [claim_seq])
+    rows = await _act(request.app[STATE], operator().name, f"page_{act}_{lane}", [id], [claim_seq])
     if rows and rows[0]["id"] != id:
         raise _back(request, rows[0]["id"], "there-already")
     raise _back(request, id, _DONE[act] if rows and rows[0]["changed"] else "stale")
@@ -126,7 +126,7 @@ async def _act(state: State, who: str, name: str, *args: Any) -> list[Any]:
 
 async def _new(request: web.Request, id: int, to: str | None, events: tuple[str, str]) -> web.HTTPSeeOther:
     """Enqueue the message of *id* under a new key, and note it on both emails."""
-    state, who = request.app[STATE], actor()
+    state, who = request.app[STATE], operator().name
     if state.sends.wait(who) > 0:
         raise web.HTTPTooManyRequests
     state.sends.count(who)
@@ -145,7 +145,7 @@ async def _new(request: web.Request, id: int, to: str | None, events: tuple[str,
 
 async def _bulk_act(request: web.Request, lane: str, act: str, rows: Sequence[Shown]) -> web.StreamResponse:
     ids, seqs = [row[0] for row in rows], [row[1] for row in rows]
-    done = await _act(request.app[STATE], actor(), f"page_{act}_{lane}", ids, seqs)
+    done = await _act(request.app[STATE], operator().name, f"page_{act}_{lane}", ids, seqs)
     changed = sum(row["changed"] for row in done)
     raise web.HTTPSeeOther(f"{root(request)}{lane}?did={_DONE[act]}&n={changed}&of={len(rows)}")
 

@@ -67,10 +67,11 @@ def app(
 ) -> web.Application:
     """The operator's page as an aiohttp application, to be mounted in yours.
 
-    Somebody must say who may see it: *authorise* gets each request and answers False, True or the
-    operator's name (it may be async), or *password* is asked for. *provider* names the account whose gate
-    counts for ``/healthz``, *worker* the one in this process, *env* the environment of the payloads shown
-    (``os.environ`` as it then is). With *reload*, for development, previews follow their files.
+    Somebody must say who may see it: *authorise* gets each request and answers False, True, the
+    operator's name or an `Operator` (it may be async), or *password* is asked for. *provider* names the
+    account whose gate counts for ``/healthz``, *worker* the one in this process, *env* the environment of
+    the payloads shown (``os.environ`` as it then is). With *reload*, for development, previews follow their
+    files.
 
     Raises `InvalidSettings` if nobody does.
 

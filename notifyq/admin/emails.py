@@ -9,7 +9,7 @@ from urllib.parse import quote
 from aiohttp import web
 
 from notifyq.admin.filters import EMAIL_REASONS, EMAIL_STATUSES, Filters
-from notifyq.admin.guard import shown
+from notifyq.admin.guard import drawn, shown
 from notifyq.admin.message_view import decoded, payload_of, read_message, tame
 from notifyq.admin.reads import Row
 from notifyq.admin.safety import BODY_HEADERS, BODY_POLICY, BODY_POLICY_WITH_IMAGES, FILE_HEADERS
@@ -36,13 +36,14 @@ async def emails(request: web.Request) -> web.Response:
     state = request.app[STATE]
     filters = Filters.read(request.query)
     pulse = await state.hub.pulse()
-    listing = await state.reads.emails(filters, pulse.row["now"])
+    now = pulse.row["now"]
+    listing = await state.reads.emails(filters, now)
     return await shown(
         request,
         "emails.html",
         filters=filters,
         listing=listing,
-        now=pulse.row["now"],
+        table=await drawn(request, "emails_rows.html", filters, filters=filters, listing=listing, now=now),
         pulse=pulse,
         statuses=EMAIL_STATUSES,
         reasons=EMAIL_REASONS,

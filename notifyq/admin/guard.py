@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Final
 
 from aiohttp import web
+from markupsafe import Markup
 
 from notifyq.admin.render import page, root
 from notifyq.admin.safety import (
@@ -21,11 +22,11 @@ from notifyq.admin.safety import (
     is_loopback,
     same_secret,
 )
-from notifyq.admin.state import STATE, State
+from notifyq.admin.state import STATE, Allowed, Operator, State, admitted
 from notifyq.builders import registered
 from notifyq.db import DATABASE_FAULTS, describe
 
-__all__ = ["actor", "checked_form", "guard", "log_in", "log_out", "secure", "shown"]
+__all__ = ["checked_form", "drawn", "guard", "log_in", "log_out", "operator", "secure", "shown"]
 
 log = logging.getLogger("notifyq.admin")
 
@@ -36,7 +37,7 @@ class Visit:
 
     session: Session | None = None
     new: Session | None = None
-    actor: str | None = None
+    operator: Operator | None = None
 
 
 VISIT: Final[ContextVar[Visit]] = ContextVar("notifyq_admin_visit")
@@ -94,18 +95,27 @@ async def shown(request: web.Request, template: str, *, status: int = 200, **val
         status=status,
         token=lambda scope: state.sessions.token(session, scope) if session else "",
         may_leave=session is not None and session.inside,
-        admitted=visit.actor is not None,
+        admitted=visit.operator is not None,
         previews=bool(registered),
         **values,
     )
 
 
-def actor() -> str:
-    """Who acts, for the history. Raises HTTPForbidden for nobody."""
-    name = VISIT.get().actor
-    if name is None:
+async def drawn(request: web.Request, template: str, key: Hashable, **values: Any) -> Markup:
+    """A part of a page that is alike for all readers: no token, no session. While pages are open it is drawn
+    once for all of them, each time that the hub looks."""
+    state, where = request.app[STATE], root(request)
+    return await state.canvas.draw_once(
+        state.reads.shared, (template, where, key), template, {"root": where, **values}
+    )
+
+
+def operator() -> Operator:
+    """Who asks, as `authorise` said. Raises HTTPForbidden for nobody."""
+    known = VISIT.get().operator
+    if known is None:
         raise web.HTTPForbidden
-    return name
+    return known
 
 
 async def checked_form(request: web.Request, scope: Callable[[Any], str]) -> Any:
@@ -177,27 +187,21 @@ async def _or_redirect(request: web.Request, state: State, handler: Handler, nam
     """The view's answer; a redirect is an answer like any other, and an error is shown to who was let in."""
     try:
         if name not in LOGIN:
-            VISIT.get().actor = await _who(request, state)
-            if VISIT.get().actor is None:
+            VISIT.get().operator = admitted(await _allowed(request, state))
+            if VISIT.get().operator is None:
                 return await _turned_away(request, state)
         return await handler(request)
     except web.HTTPRedirection as redirect:
         return web.Response(status=redirect.status, headers={"Location": redirect.headers["Location"]})
 
 
-async def _who(request: web.Request, state: State) -> str | None:
-    """The operator's name, None for nobody."""
+async def _allowed(request: web.Request, state: State) -> Allowed:
+    """What the one who decides says: the host's callable, or the password, or the loopback."""
     if state.authorise is not None:
         said = state.authorise(request)
-        if inspect.isawaitable(said):
-            said = await said
-        return said if isinstance(said, str) and said else ("page" if said is True else None)
-    if state.local:
-        return "page"
+        return await said if inspect.isawaitable(said) else said
     session = VISIT.get().session
-    if (session is not None and session.inside) or _bearer(request, state):
-        return "page"
-    return None
+    return state.local or (session is not None and session.inside) or _bearer(request, state)
 
 
 def _bearer(request: web.Request, state: State) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, Final
 from aiohttp import web
 
 from notifyq.admin import charts
-from notifyq.admin.flow import gate_words, illness, judge, needs
-from notifyq.admin.guard import shown
+from notifyq.admin.flow import Verdict, gate_words, illness, judge, needs
+from notifyq.admin.guard import drawn, shown
 from notifyq.admin.live import Pulse
 from notifyq.admin.render import root
 from notifyq.admin.safety import PAGE_HEADERS
@@ -34,23 +34,9 @@ async def overview(request: web.Request) -> web.Response:
     pulse = await state.hub.pulse()
     now = pulse.row["now"]
     await _charts_soon(state, now)
-    hour, day = state.timeline.hour(now), state.timeline.day(now)
-    return await shown(
-        request,
-        "overview.html",
-        pulse=pulse,
-        now=now,
-        verdict=judge(pulse),
-        needs=needs(pulse, await _why_not_set_up(state, pulse)),
-        gates=[(gate, gate_words(gate, now)) for gate in pulse.gates],
-        failed=await state.reads.rows_once("page_to_mend") if pulse.failed else [],
-        kept=(await state.reads.rows_once("page_kept"))[0],
-        hour=hour,
-        day=day,
-        charts_ready=state.timeline.complete,
-        throughput=charts.throughput,
-        latency=charts.latency,
-    )
+    verdict, ready = judge(pulse), state.timeline.complete
+    main = await drawn(request, "overview_main.html", ready, **await _told(state, pulse, verdict))
+    return await shown(request, "overview.html", pulse=pulse, verdict=verdict, charts_ready=ready, main=main)
 
 
 async def badge(request: web.Request) -> web.Response:
@@ -105,6 +91,25 @@ async def _pass_on(response: web.StreamResponse, changes: asyncio.Queue[Any]) ->
         return False
     await response.write(change.event())
     return True
+
+
+async def _told(state: State, pulse: Pulse, verdict: Verdict) -> dict[str, Any]:
+    """All that the overview tells."""
+    now = pulse.row["now"]
+    return {
+        "pulse": pulse,
+        "now": now,
+        "verdict": verdict,
+        "needs": needs(pulse, await _why_not_set_up(state, pulse)),
+        "gates": [(gate, gate_words(gate, now)) for gate in pulse.gates],
+        "failed": await state.reads.rows_once("page_to_mend") if pulse.failed else [],
+        "kept": (await state.reads.rows_once("page_kept"))[0],
+        "hour": state.timeline.hour(now),
+        "day": state.timeline.day(now),
+        "charts_ready": state.timeline.complete,
+        "throughput": charts.throughput,
+        "latency": charts.latency,
+    }
 
 
 async def _why_not_set_up(state: State, pulse: Pulse) -> str:

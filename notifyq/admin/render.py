@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any, Final
 
 import jinja2
 from aiohttp import web
+from markupsafe import Markup
 
 from notifyq.admin import words
 from notifyq.admin.safety import PAGE_HEADERS
@@ -30,7 +31,7 @@ TONES: Final = {
 
 
 class Canvas:
-    """Draws templates in slices of a millisecond, one page at a time.
+    """Draws templates in slices of a millisecond, one page at a time; what is alike for all readers once.
 
     The page may share its process with a worker: ten pages that are drawn at once must not keep an email
     waiting.
@@ -44,14 +45,29 @@ class Canvas:
 
     async def draw(self, template: str, values: Mapping[str, Any]) -> str:
         """The page as text."""
-        pieces = []
         async with self._turn:
-            slice_ends = time.perf_counter() + SLICE
-            for piece in self._templates.get_template(template).generate(values):
-                pieces.append(piece)
-                if time.perf_counter() > slice_ends:
-                    await asyncio.sleep(0)
-                    slice_ends = time.perf_counter() + SLICE
+            return await self._drawn(template, values)
+
+    async def draw_once(
+        self, kept: dict[Any, Any] | None, place: Hashable, template: str, values: Mapping[str, Any]
+    ) -> Markup:
+        """A part of a page, from *kept* if another page has had it drawn already."""
+        async with self._turn:
+            if kept is not None and place in kept:
+                return Markup(kept[place])  # noqa: S704 (it was drawn here, with autoescape)
+            part = Markup(await self._drawn(template, values))  # noqa: S704 (the same)
+            if kept is not None:
+                kept[place] = part
+            return part
+
+    async def _drawn(self, template: str, values: Mapping[str, Any]) -> str:
+        pieces = []
+        slice_ends = time.perf_counter() + SLICE
+        for piece in self._templates.get_template(template).generate(values):
+            pieces.append(piece)
+            if time.perf_counter() > slice_ends:
+                await asyncio.sleep(0)
+                slice_ends = time.perf_counter() + SLICE
         return "".join(pieces)
 
 

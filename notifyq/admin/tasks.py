@@ -8,7 +8,7 @@ from typing import Final
 from aiohttp import web
 
 from notifyq.admin.filters import TASK_REASONS, TASK_STATUSES, Filters
-from notifyq.admin.guard import shown
+from notifyq.admin.guard import drawn, shown
 from notifyq.admin.state import STATE
 from notifyq.admin.story import tell_task
 
@@ -28,12 +28,14 @@ async def tasks(request: web.Request) -> web.Response:
     state = request.app[STATE]
     filters = Filters.read(request.query)
     pulse = await state.hub.pulse()
+    now = pulse.row["now"]
+    listing = await state.reads.tasks(filters, now)
     return await shown(
         request,
         "tasks.html",
         filters=filters,
-        listing=await state.reads.tasks(filters, pulse.row["now"]),
-        now=pulse.row["now"],
+        listing=listing,
+        table=await drawn(request, "tasks_rows.html", filters, filters=filters, listing=listing, now=now),
         pulse=pulse,
         statuses=TASK_STATUSES,
         reasons=TASK_REASONS,

@@ -336,8 +336,18 @@ async def test_a_program_reads_the_badge_with_the_password(locked: Visitor, rows
 # ------------------------------------------------------------------- mounted
 
 
-@pytest.mark.parametrize("verdict", [True, "ann@example.com", False, None, ""])
-async def test_the_host_application_says_who_may(notifyq_pool: Any, rows: Rows, verdict: Any) -> None:
+OPERATORS: list[tuple[Any, str]] = [
+    (True, "page"),
+    ("ann@example.com", "ann@example.com"),
+    (admin.Operator(name="ann@example.com"), "ann@example.com"),
+    *((said, "") for said in (False, None, "", 1, admin.Operator(name=""))),
+]
+
+
+@pytest.mark.parametrize(("verdict", "name"), OPERATORS)
+async def test_the_host_application_says_who_may(
+    notifyq_pool: Any, rows: Rows, verdict: Any, name: str
+) -> None:
     """Its answer is the operator's name, and the name is in the history."""
     id = await rows.email(status="dead")
 
@@ -349,12 +359,12 @@ async def test_the_host_application_says_who_may(notifyq_pool: Any, rows: Rows, 
         a_visitor(url) as visitor,
     ):
         answer = await visitor.get(f"emails/{id}")
-        if not verdict:
+        if not name:
             assert answer.status == 403 and "Your order" not in answer.text
             return
         await visitor.send(f"emails/{id}", "retry")
 
-    assert await rows.acts(id) == [("retried", "page" if verdict is True else verdict)]
+    assert await rows.acts(id) == [("retried", name)]
 
 
 async def test_every_link_is_relative_to_the_mount(notifyq_pool: Any, rows: Rows) -> None:

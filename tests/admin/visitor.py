@@ -74,8 +74,9 @@ class Rows:
         """One call of a task."""
         return await self.pool.fetchval(
             "insert into notifyq.tasks (name, key, args, status, reason, attempts, claim_seq, finished_at) "
-            "values ($1, 'invoice:7', '{\"order_id\": 7}', $2, case when $2 = 'dead' then 'exhausted' end, "
-            "1, 1, case when $2 in ('dead', 'done') then now() end) returning id",
+            "values ($1, 'invoice:7', '{\"order_id\": 7}', $2::text, "
+            "case when $2::text = 'dead' then 'exhausted' end, "
+            "1, 1, case when $2::text in ('dead', 'done') then now() end) returning id",
             name,
             status,
         )
