@@ -20,7 +20,7 @@ async def test_a_hundred_kills_lose_nothing_and_send_nothing_twice(tmp_path: Pat
 
 
 @pytest.mark.long
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 async def test_a_thousand_kills_lose_nothing_and_send_nothing_twice(tmp_path: Path) -> None:
     """0 of 1,000 bounds the rate of a fault below 0.3 % (95 %)."""
     report = await _run(tmp_path, Plan(kills=1000, emails=20_000, rate=15, burst=5, pause=0.5))
