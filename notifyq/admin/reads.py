@@ -11,7 +11,7 @@ from notifyq.admin.filters import LAST, Filters, moment
 from notifyq.db import Pool
 from notifyq.sqlfiles import query
 
-__all__ = ["Listing", "Reads"]
+__all__ = ["Listing", "Reads", "a_page"]
 
 PAGE: Final = 50
 WALK: Final = 10_000
@@ -90,13 +90,13 @@ class Reads:
         if filters.recipient:
             rows = await self.rows_once("page_emails_to", *args, limit + 1, WALK, filters.recipient, BODIES)
             reach = await self._reach("page_emails_to", BODIES, high, low, filters.status)
-            return _listing(rows, limit, reach, wrong, looked=BODIES)
+            return a_page(rows, limit, reach, wrong, looked=BODIES)
         name = await self._email_route(filters)
         walk = SCATTERED if name == "page_emails_failed" else WALK
         rows = await self.rows_once(name, *args, limit + 1, walk)
         walked = len(rows) <= limit and filters.narrow
         reach = await self._reach(name, walk, high, low, filters.status) if walked else None
-        return _listing(rows, limit, reach, wrong, looked=walk)
+        return a_page(rows, limit, reach, wrong, looked=walk)
 
     async def tasks(self, filters: Filters, now: datetime, *, limit: int = PAGE) -> Listing:
         """One page of calls of tasks."""
@@ -110,7 +110,7 @@ class Reads:
         reach = None
         if name == "page_tasks_newest" and len(rows) <= limit and filters.narrow:
             reach = await self.value("page_tasks_reach", high, low, WALK - 1)
-        return _listing(rows, limit, reach, wrong, looked=WALK)
+        return a_page(rows, limit, reach, wrong, looked=WALK)
 
     async def _email_route(self, filters: Filters) -> str:
         """The query that finds these emails with the least to look at."""
@@ -169,7 +169,7 @@ def _nulls(high: int, low: int, *words: str) -> tuple[int | str | None, ...]:
     return (min(high, LAST), low, *(word or None for word in words))
 
 
-def _listing(rows: list[Row], limit: int, reach: int | None, wrong: str, *, looked: int) -> Listing:
+def a_page(rows: list[Row], limit: int, reach: int | None, wrong: str, *, looked: int) -> Listing:
     """*rows* as a page. What a walk has not come to begins at *reach*: no cursor may pass over it."""
     shown = tuple(rows[:limit])
     if len(rows) > limit and (reach is None or shown[-1]["id"] >= reach):

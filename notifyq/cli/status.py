@@ -93,7 +93,7 @@ def _show(facts: dict[str, Any], judged: Facts, found: list[Trouble]) -> None:
     say(f"{said.words}{':' if found else '.'}", _COLOURS[said.tone])
     for trouble in found:
         say(f"  {'!' if trouble.person else '-'} {trouble.text}", "bold red" if trouble.person else "yellow")
-    for line in summary(facts):
+    for line in summary(facts, judged):
         say(line)
     for gate in facts["gates"]:
         say(gate_words(gate), "" if gate["state"] == "open" else "bold yellow")

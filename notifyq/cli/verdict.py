@@ -45,7 +45,7 @@ def troubles(facts: Status, judged: Facts) -> list[Trouble]:
     emails = facts["emails"]
     found = [
         *gate_troubles(facts),
-        *_workers(facts),
+        *_workers(facts, judged),
         *_emails(emails),
         *_dead_for_days(emails, facts["tasks"], judged),
         *_names(facts),
@@ -78,7 +78,7 @@ def gate_words(gate: Status) -> str:
             return f"{name}: blocked{because}; the next look is {look}"
 
 
-def summary(facts: Status) -> list[str]:
+def summary(facts: Status, judged: Facts) -> list[str]:
     """What there is, in a few lines."""
     emails, tasks = facts["emails"], facts["tasks"]
     expiring = f"; {emails['expiring']} pending expire within an hour" if emails["expiring"] else ""
@@ -90,7 +90,7 @@ def summary(facts: Status) -> list[str]:
         f"tasks    {tasks['pending']} pending{_waiting(tasks)}, {tasks['processing']} running, "
         f"{_dead(tasks)}, {tasks['done_last_hour']} done in the last hour, "
         f"{tasks['done_last_day']} in the last day",
-        f"workers  {_worker_words(facts)}",
+        f"workers  {_worker_words(facts, judged.workers)}",
         f"schema   version {facts['schema']}",
     ]
 
@@ -116,17 +116,12 @@ def _since(seconds: float | None) -> str:
     return "" if seconds is None else f" (the oldest for {span(seconds)})"
 
 
-def _worker_words(facts: Status) -> str:
-    count = _worker_count(facts)
+def _worker_words(facts: Status, count: int) -> str:
     if not count:
         return "none is connected"
     at_work = facts["emails"]["at_work"] + facts["tasks"]["at_work"]
     deaf = sum(not worker["listening"] for worker in facts["workers"])
     return f"{count} connected, {at_work} at work" + (f", {deaf} only polling" if deaf else "")
-
-
-def _worker_count(facts: Status) -> int:
-    return max(len(facts["workers"]), int(facts["worker_connections"]))
 
 
 def gate_troubles(facts: Status) -> Iterator[Trouble]:
@@ -138,10 +133,10 @@ def gate_troubles(facts: Status) -> Iterator[Trouble]:
         yield Trouble(text=f"the gate of {words}", person=gate["state"] == "blocked", stops=True)
 
 
-def _workers(facts: Status) -> Iterator[Trouble]:
+def _workers(facts: Status, judged: Facts) -> Iterator[Trouble]:
     emails = facts["emails"]
     due = emails["due"] + facts["tasks"]["due"]
-    if due and not _worker_count(facts):
+    if due and not judged.workers:
         yield Trouble(text=f"{due} due and no worker is connected: start `notifyq worker`", stops=True)
     elif emails["due"] and emails["due_for"] > LATE:
         text = f"{emails['due']} emails are due, the oldest for {span(emails['due_for'])}"

@@ -147,3 +147,22 @@ async def test_a_further_recipient_is_found_page_by_page(
         query, pages = ("emails" + further[0] if further else ""), pages + 1
 
     assert (seen, pages) == (wanted, 5)
+
+
+@pytest.mark.parametrize(
+    ("ids", "reach", "older", "told"),
+    [
+        ([100, 99, 98], None, 99, None),
+        ([100, 99, 3], 50, 99, None),
+        ([100, 3, 2], 50, 50, 50),
+        ([100], 50, 50, 50),
+        ([100], None, None, None),
+    ],
+)
+def test_no_cursor_passes_over_what_was_not_looked_at(
+    ids: list[int], reach: int | None, older: int | None, told: int | None
+) -> None:
+    """A page of two: a first recipient found far below must not hide a further one above it."""
+    page = reads.a_page([{"id": id} for id in ids], 2, reach, "", looked=10)
+
+    assert (page.older, page.reach) == (older, told)
