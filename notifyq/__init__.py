@@ -14,6 +14,7 @@ and run a worker, here inside your app, or as ``notifyq worker`` on its own::
 `notifyq.provider` holds the protocol of a provider, `notifyq.testing` a Postmark to test against.
 """
 
+from notifyq.attachment import Attachment
 from notifyq.builders import Unrenderable, email
 from notifyq.enqueue import Enqueued, enqueue, enqueue_many
 from notifyq.errors import (
@@ -25,7 +26,7 @@ from notifyq.errors import (
     SchemaMismatch,
     UnsafeDatabase,
 )
-from notifyq.message import Address, Attachment, Email
+from notifyq.message import Address, Email
 from notifyq.migrate import migrate
 from notifyq.postmark import Postmark
 from notifyq.postmark_payload import build_postmark_payload

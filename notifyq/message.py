@@ -9,20 +9,19 @@ the same checks, so a row is either as good as one from `Email` or says what is 
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, TypeGuard, cast
 
 from notifyq import message_rules as rules
-from notifyq.address import Address, header_text, utf16_length
+from notifyq.address import Address, utf16_length
+from notifyq.attachment import Attachment, attachment_json, attachments_from
 from notifyq.errors import InvalidEmail
 
-__all__ = ["Address", "Attachment", "Email", "OnDoubt", "Recipients"]
+__all__ = ["Address", "Email", "OnDoubt", "Recipients"]
 
 OnDoubt: TypeAlias = Literal["ask", "resend", "hold"]
 """For an email whose fate is unknown: ask and then send again, send again at once, or wait for a person."""
@@ -36,35 +35,6 @@ _MESSAGE_FIELDS: Final = frozenset(
     | {"attachments"}
 )
 _ADDRESS_FIELDS: Final = frozenset(("email", "name"))
-_ATTACHMENT_FIELDS: Final = frozenset(("name", "content_type", "content", "content_id"))
-
-
-@dataclass(frozen=True, slots=True)
-class Attachment:
-    """A file that travels with an email; with a *content_id* it is an image inside the HTML.
-
-    The HTML shows it as ``src="cid:…"`` with that id. Raises `InvalidEmail`, also for the extensions that
-    Postmark forbids.
-
-    Example: ``Attachment("invoice.pdf", "application/pdf", pdf_bytes)``.
-    """
-
-    name: str
-    content_type: str
-    content: bytes
-    content_id: str | None = None
-
-    def __post_init__(self) -> None:
-        rules.check_attachment_name(self.name)
-        rules.check_content_type(self.content_type)
-        if not isinstance(self.content, bytes | bytearray | memoryview):
-            raise InvalidEmail("content", "must be bytes")
-        object.__setattr__(self, "content", bytes(self.content))
-        object.__setattr__(self, "content_id", rules.content_id(self.content_id))
-
-    def __repr__(self) -> str:
-        """Show the size only: a name may tell of a person."""
-        return f"Attachment({len(self.content)} bytes)"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -159,7 +129,7 @@ class Email:
         """
         message = self._message_without_attachments()
         if self.attachments:
-            message["attachments"] = [_attachment_json(one) for one in self.attachments]
+            message["attachments"] = [attachment_json(one) for one in self.attachments]
         return message
 
     @classmethod
@@ -177,7 +147,7 @@ class Email:
 
         Raises `InvalidEmail`. Example: ``Email.from_message(email.key, email.message()) == email``.
         """
-        given = _known_fields("message", message, _MESSAGE_FIELDS)
+        given = rules.known_fields("message", message, _MESSAGE_FIELDS)
         sender = given.get("from")
         return cls(
             key=key,
@@ -193,7 +163,7 @@ class Email:
             tag=given.get("tag"),
             metadata=_mapping_from(given.get("metadata")),
             stream=given.get("stream"),
-            attachments=_attachments_from(given.get("attachments")),
+            attachments=attachments_from(given.get("attachments")),
             run_after=run_after,
             send_before=send_before,
             priority=priority,
@@ -229,7 +199,7 @@ class Email:
         if files + 6 * texts + rules.most_of_the_rest(len(self.attachments)) < rules.MAX_MESSAGE:
             return
         rest = self._message_without_attachments()
-        rest["attachments"] = [_attachment_json(one, content="") for one in self.attachments]
+        rest["attachments"] = [attachment_json(one, content="") for one in self.attachments]
         written = json.dumps(rest, ensure_ascii=False, separators=(",", ":")).encode()
         if files + len(written) > rules.MAX_MESSAGE:
             raise InvalidEmail("attachments" if files else "html", rules.TOO_LARGE)
@@ -261,8 +231,8 @@ def _frozen(check: Callable[[object], dict[str, str]], given: Mapping[str, str])
 
 
 def _addresses(where: str, given: Recipients) -> tuple[Address, ...]:
-    if given == ():
-        return ()
+    if type(given) is tuple and _all_addresses(given):
+        return given
     if isinstance(given, Address):
         return (given,)
     if isinstance(given, str):
@@ -270,6 +240,13 @@ def _addresses(where: str, given: Recipients) -> tuple[Address, ...]:
     if not isinstance(given, Iterable) or isinstance(given, Mapping | bytes):
         raise InvalidEmail(where, "must be an address or several")
     return tuple(_address(f"{where}[{index}]", one) for index, one in enumerate(given))
+
+
+def _all_addresses(given: tuple[Address | str, ...]) -> TypeGuard[tuple[Address, ...]]:
+    for one in given:  # noqa: SIM110 (a stored message is read whenever it is sent: no generator)
+        if not isinstance(one, Address):
+            return False
+    return True
 
 
 def _address(where: str, given: object, name: object = "") -> Address:
@@ -289,6 +266,8 @@ def _sender(given: Address | str) -> Address:
 
 
 def _attachments(given: Iterable[Attachment]) -> tuple[Attachment, ...]:
+    if given == ():
+        return ()
     attachments = tuple(given)
     for index, one in enumerate(attachments):
         if not isinstance(one, Attachment):
@@ -300,32 +279,6 @@ def _address_json(address: Address) -> dict[str, str]:
     return {"email": address.email, "name": address.name} if address.name else {"email": address.email}
 
 
-def _attachment_json(attachment: Attachment, content: str | None = None) -> dict[str, str]:
-    if content is None:
-        content = base64.b64encode(attachment.content).decode("ascii")
-    written = {"name": attachment.name, "content_type": attachment.content_type, "content": content}
-    if attachment.content_id is not None:
-        written["content_id"] = attachment.content_id
-    return written
-
-
-def _known_fields(where: str, given: object, known: frozenset[str]) -> Mapping[str, Any]:
-    if not isinstance(given, Mapping):
-        raise InvalidEmail(where, "must be a JSON object")
-    if not known.issuperset(given):
-        # A misspelt field would otherwise be a part of the message that silently never goes out.
-        raise InvalidEmail(where, f"has a field that is not one of: {', '.join(sorted(known))}")
-    return given
-
-
-def _listed(where: str, given: object) -> list[Any]:
-    if given is None:
-        return []
-    if not isinstance(given, list | tuple):
-        raise InvalidEmail(where, "must be a JSON array")
-    return list(given)
-
-
 def _mapping_from(given: Any) -> Mapping[str, str]:
     return _NO_FIELDS if given is None else given  # what is in it is checked like any other
 
@@ -333,7 +286,7 @@ def _mapping_from(given: Any) -> Mapping[str, str]:
 def _addresses_from(where: str, given: object) -> tuple[Address, ...]:
     if given is None:
         return ()
-    listed = _listed(where, given)
+    listed = rules.listed(where, given)
     try:
         return tuple([_address_from("", one) for one in listed])
     except InvalidEmail:
@@ -342,23 +295,6 @@ def _addresses_from(where: str, given: object) -> tuple[Address, ...]:
 
 
 def _address_from(where: str, given: object) -> Address:
-    fields = _known_fields(where, given, _ADDRESS_FIELDS)
+    fields = rules.known_fields(where, given, _ADDRESS_FIELDS)
     name = fields.get("name")
     return _address(where, fields.get("email"), "" if name is None else name)
-
-
-def _attachments_from(given: object) -> tuple[Attachment, ...]:
-    listed = _listed("attachments", given)
-    return tuple(_attachment_from(f"attachments[{index}]", one) for index, one in enumerate(listed))
-
-
-def _attachment_from(where: str, given: object) -> Attachment:
-    fields = _known_fields(where, given, _ATTACHMENT_FIELDS)
-    try:
-        content = base64.b64decode(header_text("content", fields.get("content")), validate=True)
-        name, content_type = fields.get("name"), fields.get("content_type")
-        return Attachment(cast(str, name), cast(str, content_type), content, fields.get("content_id"))
-    except InvalidEmail as error:
-        raise InvalidEmail(f"{where}.{error.field}", error.rule) from None
-    except (binascii.Error, ValueError):
-        raise InvalidEmail(f"{where}.content", "must be base64") from None

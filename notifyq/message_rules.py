@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 from notifyq.address import header_text, utf16_length
 from notifyq.errors import InvalidEmail
@@ -197,6 +197,25 @@ def most_of_the_rest(attachments: int) -> int:
 def base64_length(size: int) -> int:
     """How many characters *size* bytes take in base64."""
     return (size + 2) // 3 * 4
+
+
+def known_fields(where: str, given: object, known: frozenset[str]) -> Mapping[str, Any]:
+    """Check that a stored object has no member but *known* ones."""
+    if not isinstance(given, Mapping):
+        raise InvalidEmail(where, "must be a JSON object")
+    if not known.issuperset(given):
+        # A misspelt field would otherwise be a part of the message that silently never goes out.
+        raise InvalidEmail(where, f"has a field that is not one of: {', '.join(sorted(known))}")
+    return given
+
+
+def listed(where: str, given: object) -> list[Any]:
+    """Check that a stored member is a list, or absent."""
+    if given is None:
+        return []
+    if not isinstance(given, list | tuple):
+        raise InvalidEmail(where, "must be a JSON array")
+    return list(given)
 
 
 def _short(field: str, value: object, most: int, *, length: object = None) -> str:

@@ -10,8 +10,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from notifyq.address import Address, utf16_length
+from notifyq.attachment import Attachment
 from notifyq.errors import InvalidEmail, InvalidSettings, MissingSender
-from notifyq.message import Attachment, Email
+from notifyq.message import Email
 from notifyq.message_rules import MAX_FROM
 
 __all__ = ["build_postmark_payload", "payload_for", "shunt"]

@@ -22,7 +22,8 @@ SQL = ROOT.parent / "sql"
 
 # Each module imports only from the lines above it, or from its left.
 LAYERS: dict[str, str] = {
-    "values": "errors address message_rules message settings cleaning schedule arguments tasks builders",
+    "values": "errors address message_rules attachment message settings cleaning schedule arguments tasks "
+    "builders",
     "decisions": "provider backoff clock_watch low_water lifecycle task_lifecycle",
     "edges": "sqlfiles cancellation db postmark_payload postmark_answers postmark_connection postmark_search "
     "postmark attempt",

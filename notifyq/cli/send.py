@@ -16,6 +16,7 @@ import anyio
 import click
 
 from notifyq.address import Address
+from notifyq.attachment import Attachment
 from notifyq.builders import DeferredEmail
 from notifyq.cli.database import connected
 from notifyq.cli.display import clean, say, show_json
@@ -24,7 +25,7 @@ from notifyq.cli.runner import run
 from notifyq.enqueue import Enqueued
 from notifyq.enqueue import enqueue as enqueue_email
 from notifyq.errors import InvalidEmail
-from notifyq.message import Attachment, Email
+from notifyq.message import Email
 from notifyq.sqlfiles import query
 
 __all__ = ["enqueue", "send"]

@@ -78,7 +78,7 @@ async def test_every_double_of_a_lagging_search_is_told_by_name(watched: Outbox)
 
 
 async def test_the_audit_finds_what_died_at_its_second_post_though_the_first_arrived(watched: Outbox) -> None:
-    """Policy resend does not wait to learn how its first POST ended; "rejected" was then only half the truth."""
+    """Policy resend never learns how its first POST ended; "rejected" may then be half the truth."""
     watched.fake.search_lag = None
     await enqueue_many(watched.pool, emails(keys(1), on_doubt="resend"))
     watched.fake.fault(faults.Reset(record=True))

@@ -13,8 +13,9 @@ from uuid import UUID
 
 import pytest
 
+from notifyq.attachment import Attachment
 from notifyq.errors import InvalidSettings
-from notifyq.message import Attachment, Email
+from notifyq.message import Email
 from notifyq.postmark import Postmark
 from notifyq.provider import (
     Accepted,

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from notifyq import message_rules as rules
+from notifyq.attachment import Attachment
 from notifyq.errors import InvalidEmail
-from notifyq.message import Address, Attachment, Email
+from notifyq.message import Address, Email
 
 GOOD: dict[str, Any] = {"key": "k", "to": "a@example.com", "subject": "s", "text": "t"}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

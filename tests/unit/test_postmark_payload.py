@@ -8,8 +8,9 @@ from uuid import UUID
 
 import pytest
 
+from notifyq.attachment import Attachment
 from notifyq.errors import InvalidSettings, MissingSender
-from notifyq.message import Address, Attachment, Email
+from notifyq.message import Address, Email
 from notifyq.message_rules import WORKER_ADDS
 from notifyq.postmark_payload import build_postmark_payload
 
