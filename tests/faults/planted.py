@@ -90,11 +90,12 @@ def _is_caught(tree: Path, bug: Bug, dsn: str) -> bool:
 
 
 def _red(tree: Path, tests: Sequence[str], dsn: str) -> str:
-    """Run *tests* in *tree*, up to the first that is red. Answers what was printed, or nothing if all held."""
+    """Run *tests* in *tree*, up to the first that fails. Answers what was printed, or nothing if all held."""
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree), "NOTIFYQ_TEST_DSN": dsn}
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "--no-header", "-p", "no:cacheprovider"]
     run = subprocess.run([*command, *tests], cwd=tree, env=env, capture_output=True, text=True, check=False)
-    if run.returncode not in (0, 1):  # nothing was tested: a name is gone, or the copy does not even start
+    # A name that is gone, or a copy that does not even start: that is no test that failed.
+    if run.returncode not in (0, 1) or (run.returncode and "\nFAILED " not in run.stdout):
         raise SystemExit(f"{tests}: {run.stdout[-2000:]}{run.stderr[-2000:]}")
     return run.stdout if run.returncode else ""
 

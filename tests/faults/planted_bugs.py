@@ -276,7 +276,7 @@ BUGS = (
         name="a call ends without fence",
         file="sql/functions/tasks.sql",
         seen_by=TASKS,
-        count=3,
+        count=4,
         sound="t.claim_seq = d.claim_seq and t.lease_until is not null",
         broken="t.lease_until is not null",
     ),
