@@ -25,9 +25,26 @@ async def test_no_page_has_a_serious_violation(
         paths.append(f"emails/{id}")
     task = await rows.task()
     await rows.email("x", "dead", also="message = null")
+    await rows.email("y", "pending", also="waits = 1, last_error = 'no sender'")
+    deferred = await rows.raw("z", {"builder": "order-shipped", "args": {"order_id": 7}})
     views = [f"emails/1?view={view}" for view in ("html", "phone", "payload")]
-    lists = ["emails", "emails?status=dead", "emails?recipient=nobody@example.com&since=x", "tasks"]
-    paths += [*views, *lists, f"tasks/{task}", "nowhere", "emails/1?did=retried", "emails/1?did=stale"]
+    lists = [
+        "emails",
+        "emails?status=dead",
+        "emails?reason=setup",
+        "emails?builder=order-shipped",
+        "emails?recipient=nobody@example.com&since=x",
+        "tasks",
+    ]
+    paths += [
+        *views,
+        *lists,
+        f"tasks/{task}",
+        f"emails/{deferred}",
+        "nowhere",
+        "emails/1?did=retried",
+        "emails/1?did=stale",
+    ]
     # Our policy lets no tool in: it is set aside for the tool alone.
     context = await browser.new_context(
         color_scheme=scheme, viewport={"width": width, "height": 800}, bypass_csp=True
