@@ -28,7 +28,11 @@ __all__ = [
     "TaskPending",
     "TaskTransition",
     "after_run",
+    "attempts_allowed",
 ]
+
+UNSAID: Final = 10
+"""What a row's ``max_attempts`` is when it was enqueued without a number: the column's default."""
 
 TASK_TRANSITIONS: Final[tuple[tuple[str, str, str], ...]] = (
     ("-", "enqueued", "pending"),
@@ -146,6 +150,14 @@ class TaskPending:
 
 
 TaskTransition: TypeAlias = TaskDone | TaskDead | TaskPending
+
+
+def attempts_allowed(stored: int, declared: int) -> int:
+    """How often a call may run: as its row says, or as its task declares if the row was given no number.
+
+    Example: ``attempts_allowed(10, declared=3) == 3`` and ``attempts_allowed(5, declared=3) == 5``
+    """
+    return declared if stored == UNSAID else stored
 
 
 def after_run(claim: TaskClaim, ending: Ending, policy: RetryPolicy, roll: float) -> TaskTransition:

@@ -1,15 +1,21 @@
-"""One run of one call: user code is called, and every way in which it can end becomes an `Ending`."""
+"""One run of one call: user code is called, and every way in which it can end becomes an `Ending`.
+
+A function may fork. A child that came back out of it would go on as a second worker, on the very
+connections of this one; it is ended instead.
+"""
 
 from __future__ import annotations
 
 import inspect
 import json
 import logging
+import os
 import traceback
-from collections.abc import Callable
+import types
+from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import anyio
 import anyio.to_thread
@@ -24,6 +30,9 @@ from notifyq.tasks import GiveUp, RetryLater, Task
 __all__ = ["TaskJob", "run_call", "runs_in_thread"]
 
 log = logging.getLogger("notifyq")
+
+FORKED: Final = 70
+"""The exit status of a forked child that is ended here (EX_SOFTWARE)."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -96,17 +105,49 @@ async def _call(
 
 def _contained(function: Callable[[], Any]) -> Any:
     """Call *function*; what would end the thread's own machinery becomes an error like any other."""
+    own = os.getpid()
     try:
         return function()
     except GeneratorExit:
         raise RuntimeError("it raised GeneratorExit") from None
+    finally:
+        _end_child_of(own)
 
 
 async def _within_timeout(task: Task[Any], running: Any) -> None:
     with anyio.move_on_after(task.timeout) as scope:
-        await running
+        await _in_one_process(running)
     if scope.cancelled_caught:
         raise _timed_out(task)
+
+
+@types.coroutine
+def _in_one_process(running: Awaitable[Any]) -> Generator[Any, Any, Any]:
+    """``await running``, of which a forked child awaits nothing: its event loop would be the worker's."""
+    own = os.getpid()
+    steps = _awaited(running)
+    resume: Callable[[], Any] = partial(steps.send, None)
+    while True:
+        try:
+            waits_for = resume()
+        except StopIteration as end:
+            return end.value
+        finally:
+            _end_child_of(own)
+        try:
+            resume = partial(steps.send, (yield waits_for))
+        except BaseException as error:
+            resume = partial(steps.throw, error)
+
+
+async def _awaited(running: Awaitable[Any]) -> Any:
+    return await running
+
+
+def _end_child_of(parent: int) -> None:
+    if os.getpid() != parent:
+        log.error("a process that a task forked came back into the worker; it ends here")
+        os._exit(FORKED)
 
 
 def _timed_out(task: Task[Any]) -> TimeoutError:
@@ -133,7 +174,8 @@ def _failed(job: TaskJob, error: BaseException) -> Failed:
     place = traceback.extract_tb(error.__traceback__)[-1:]
     where = f"{place[0].name} line {place[0].lineno}" if place else job.claim.name
     done = " after its transaction had committed, so it is done" if job.call and job.call.completed else ""
-    log.error("%s failed%s: %s in %s", job, done, type(error).__name__, where)
+    kind, read = type(error).__name__, f"notifyq show task:{job.claim.id}"
+    log.error("%s failed%s: %s in %s; what it said: %s", job, done, kind, where, read)
     return Failed(_shown(error))
 
 

@@ -15,7 +15,16 @@ from notifyq.db import DATABASE_FAULTS, Complaints, Link, Pool, seconds
 from notifyq.lane import Batch, Room
 from notifyq.recorder import Recorder
 from notifyq.settings import WorkerSettings
-from notifyq.task_lifecycle import Ending, NotStarted, RetryPolicy, Stopped, TaskClaim, TaskPending, after_run
+from notifyq.task_lifecycle import (
+    Ending,
+    NotStarted,
+    RetryPolicy,
+    Stopped,
+    TaskClaim,
+    TaskPending,
+    after_run,
+    attempts_allowed,
+)
 from notifyq.task_run import TaskJob, run_call, runs_in_thread
 from notifyq.tasks import Task
 
@@ -65,6 +74,7 @@ class TaskWork:
             "claim_tasks", self._worker, room.slots, self._names, self._limits, self._lease, room.bulk
         )
         claimed = [row for row in rows if row["id"] is not None]
+        await self._adopt(claimed)
         jobs = [self._job(row, claimed_at) for row in claimed]
         self._lose_claimed_again({job.claim.id for job in jobs})
         self._jobs.update(jobs)
@@ -211,8 +221,23 @@ class TaskWork:
         job.again = isinstance(transition, TaskPending)
         return Decision(claim=job.claim, transition=transition)
 
+    async def _adopt(self, rows: list[Any]) -> None:
+        """Write into calls that were enqueued without ``max_attempts`` what their task declares.
+
+        So it counts, and is shown, wherever a call came from, also where its end is written by another
+        worker. If this fails, the claim is one whose answer was lost, and is given back.
+        """
+        allowed = [(row, self._allowed(row)) for row in rows]
+        news = [(row["id"], row["claim_seq"], most) for row, most in allowed if most != row["max_attempts"]]
+        if news:
+            await self._link.fetch("adopt_max_attempts", *map(list, zip(*news, strict=True)))
+
+    def _allowed(self, row: Any) -> int:
+        return attempts_allowed(row["max_attempts"], self._tasks[row["name"]].max_attempts)
+
     def _job(self, row: Any, claimed_at: float) -> TaskJob:
-        claim = TaskClaim(**{name: row[name] for name in _CLAIM_COLUMNS})
+        columns = {name: row[name] for name in _CLAIM_COLUMNS}
+        claim = TaskClaim(**columns, max_attempts=self._allowed(row))
         return TaskJob(
             claim=claim,
             task=self._tasks[claim.name],
@@ -222,4 +247,4 @@ class TaskWork:
         )
 
 
-_CLAIM_COLUMNS: Final = ("id", "name", "key", "claim_seq", "attempts", "max_attempts")
+_CLAIM_COLUMNS: Final = ("id", "name", "key", "claim_seq", "attempts")

@@ -177,7 +177,12 @@ def task(
     (`TaskContext.cancelled`), and keeps its claim and its slot until it returns. *limit* is how many calls
     may run at once over all workers; it holds while leases hold. A failed run waits
     ``backoff × 2^attempts`` seconds ± 20 %, at most *backoff_cap*, and is ``dead`` after *max_attempts*
-    runs, where a run that was begun counts even if its worker was killed. A lower *priority* goes first.
+    runs, where a run that was begun counts even if its worker was killed. A call from SQL or the command
+    that names no ``max_attempts`` takes this one when it is first claimed (its row says 10 until then);
+    any other number in the row wins. A lower *priority* goes first.
+
+    Start other programs with ``subprocess``, other processes with ``multiprocessing``, best by ``spawn``. A
+    bare fork has the worker's own connections: a child that returns from the function, or awaits, is ended.
 
     Raises ValueError for a name that another function has or a setting that cannot be, TypeError for
     parameters that cannot be stored.

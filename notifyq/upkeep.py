@@ -36,6 +36,7 @@ LOOKS: Final = 4
 
 SWEEP_EVERY: Final = 60.0
 AUDIT_EVERY: Final = 86400.0
+AUDIT_ASKED_EVERY: Final = 600.0
 LEARN_EVERY: Final = 600.0
 FOREIGN_GRACE: Final = 900.0
 """How long the doubts of another account wait for a worker that has it: longer than a deploy takes."""
@@ -141,6 +142,7 @@ class Upkeep:
         self._told = anyio.Event()
         self._complaints = Complaints()
         self._learn_server_at = 0.0
+        self._ask_for_audit_at = 0.0
 
     def look(self) -> None:
         """There are leases that nobody here works under: look at them soon."""
@@ -253,6 +255,9 @@ class Upkeep:
         await self._link.fetch("worker_seen", self._worker, self._listening(), *self._serves)
         if rows[0]["held"]:
             log.warning("%d emails are held: nobody can ask about them", rows[0]["held"])
+        if steady_clock() < self._ask_for_audit_at:
+            return
+        self._ask_for_audit_at = steady_clock() + AUDIT_ASKED_EVERY
         if await self._link.value("take_chore", "audit", seconds(AUDIT_EVERY)):
             await audit(self._link, self._provider, budget=self._settings.post_budget)
 

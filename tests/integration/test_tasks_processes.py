@@ -17,6 +17,7 @@ import pytest
 from outbox import PATIENCE, until
 
 from notifyq import WorkerSettings
+from notifyq.task_run import FORKED
 from notifyq.testing import FakePostmark
 
 ONE_SERVER_IS_ENOUGH = True
@@ -82,15 +83,16 @@ class Processes:
         for process in self._all:
             await process.communicate()
 
-    async def put(self, name: str, count: int = 1, *, bell: str = "asleep") -> None:
+    async def put(self, name: str, count: int = 1, *, bell: str = "asleep", args: str = "{}") -> None:
         """Enqueue calls."""
         async with self.pool.acquire() as conn, conn.transaction():
             await conn.execute("select set_config('notifyq.bell', $1, true)", bell)
             await conn.execute(
-                "insert into notifyq.tasks (name, max_attempts) "
-                "select $1, case $1 when 'kills' then 3 else 1000 end from generate_series(1, $2::int)",
+                "insert into notifyq.tasks (name, args) "
+                "select $1, $3::text::jsonb from generate_series(1, $2::int)",
                 name,
                 count,
+                args,
             )
 
     async def until_asleep(self) -> None:
@@ -207,6 +209,61 @@ async def test_an_idle_worker_that_never_saw_the_calls_runs_them_within_a_lease_
     assert took <= lease + 2
 
 
+@pytest.mark.parametrize(
+    ("name", "then"),
+    [
+        ("forks", "return"),
+        ("forks", "await"),
+        ("forks-in-thread", "return"),
+        ("forks-in-thread", "raise"),
+    ],
+)
+async def test_a_forked_child_never_becomes_a_second_worker(
+    processes: Processes, name: str, then: str
+) -> None:
+    """It has the worker's connections and its event loop: it would take answers that are not for it."""
+    worker = await processes.start("slots=4")
+    await processes.put(name, args=f'{{"then": "{then}"}}')
+    await processes.put("add", 20)
+    await processes.until_done(20)
+
+    async def ended() -> bool:
+        return bool(
+            await processes.pool.fetchval("select status = 'dead' from notifyq.tasks where name = $1", name)
+        )
+
+    await until(ended, what="the call has told how its child ended")
+    call = await processes.pool.fetchrow("select * from notifyq.tasks where name = $1", name)
+    worker.send_signal(signal.SIGTERM)
+    log = await processes.log(worker)
+
+    assert call is not None
+    assert (call["attempts"], call["reason"], call["last_error"]) == (1, "gave_up", str(FORKED))
+    assert log.count("it ends here") == 1
+    assert "does not answer" not in log
+
+
+async def test_what_a_killed_worker_left_runs_again_in_time_though_a_child_keeps_its_sessions_open(
+    processes: Processes,
+) -> None:
+    """Postgres takes the dead worker for alive, and it is the one that listens for all."""
+    first = await processes.start(HOLD="1")
+    await processes.until_asleep()
+    await processes.put("leaves")
+    await processes.until_runs(1)
+    orphan = await processes.pool.fetchval("select pid from runs")
+    try:
+        second = await processes.start("poll=60")
+        first.kill()  # to wait for its end is to wait for all who have its pipes
+        killed = time.monotonic()
+        await processes.until_runs(1, second)
+        took = time.monotonic() - killed
+    finally:
+        os.kill(orphan, signal.SIGKILL)
+
+    assert took <= LEASE + 2
+
+
 async def test_a_worker_frozen_past_its_lease_changes_nothing_when_it_wakes_and_says_so(
     processes: Processes,
 ) -> None:
@@ -247,7 +304,7 @@ async def test_a_call_that_kills_its_process_ends_dead_after_its_attempts(proces
 
     call = await processes.pool.fetchrow("select * from notifyq.tasks")
     assert call is not None
-    assert (call["reason"], call["attempts"]) == ("exhausted", 3)
+    assert (call["reason"], call["attempts"], call["max_attempts"]) == ("exhausted", 3, 3)
     assert await processes.pool.fetchval("select count(*) from runs") == 3
 
 

@@ -216,6 +216,49 @@ async def test_a_call_that_fails_every_time_ends_dead(fleet: Fleet) -> None:
     assert await fleet.events(id) == ["failed", "failed", "exhausted"]
 
 
+ENQUEUED: dict[str, tuple[str, int]] = {
+    "plain insert": ("insert into notifyq.tasks (name) values ('twice') returning id", 2),
+    "function": ("select id from notifyq.enqueue_task('twice')", 2),
+    "function, with a number": ("select id from notifyq.enqueue_task('twice', p_max_attempts => 4)", 4),
+}
+
+
+@pytest.mark.parametrize("how", ENQUEUED)
+async def test_the_attempts_that_a_task_declares_count_for_calls_from_anywhere(
+    fleet: Fleet, how: str
+) -> None:
+    """The author of the task knows how often it may run; whoever enqueues it may know better."""
+    sql, allowed = ENQUEUED[how]
+
+    @notifyq.task("twice", max_attempts=2, backoff=0.001)
+    async def twice(ctx: TaskContext) -> None:
+        raise RuntimeError("no")
+
+    await fleet.start(twice)
+    id = await fleet.pool.fetchval(sql)
+    call = await fleet.until_call(id, "dead")
+
+    assert (call["reason"], call["attempts"], call["max_attempts"]) == ("exhausted", allowed, allowed)
+
+
+async def test_a_call_that_fails_says_in_the_log_where_its_text_is(
+    fleet: Fleet, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The text may quote what is private, so the log has the place and the command, and the row the text."""
+
+    @notifyq.task("fails", max_attempts=1)
+    async def fails(ctx: TaskContext) -> None:
+        raise RuntimeError("no such photo")
+
+    await fleet.start(fails)
+    id = await fleet.put(fails.call())
+    call = await fleet.until_call(id, "dead")
+
+    assert call["last_error"] == "RuntimeError: no such photo"
+    assert f"task {id} (fails) failed: RuntimeError in fails line " in caplog.text
+    assert f"notifyq show task:{id}" in caplog.text and "photo" not in caplog.text
+
+
 async def test_a_call_may_ask_to_run_again_later(fleet: Fleet) -> None:
     """Also out of a task group, which wraps what it raises."""
 

@@ -23,6 +23,7 @@ from notifyq.task_lifecycle import (
     TaskPending,
     TaskTransition,
     after_run,
+    attempts_allowed,
 )
 
 POLICY = RetryPolicy(base=60.0, cap=7200.0)
@@ -75,3 +76,13 @@ def test_no_end_of_a_run_leaves_a_finished_call_or_comes_from_a_waiting_one() ->
             assert event == "operator: retry"
         assert source != "done"
         assert target.partition(":")[0] in {"pending", "processing", "done", "dead"}
+
+
+@pytest.mark.parametrize(
+    ("stored", "declared", "allowed"), [(10, 3, 3), (10, 50, 50), (10, 10, 10), (4, 3, 4), (1, 10, 1)]
+)
+def test_a_row_that_was_given_no_number_runs_as_often_as_its_task_declares(
+    stored: int, declared: int, allowed: int
+) -> None:
+    """What somebody said when they enqueued it wins; 10 is what a row says of itself."""
+    assert attempts_allowed(stored, declared) == allowed
