@@ -45,8 +45,7 @@ async def migrate(conn: Any) -> list[str]:
         if await conn.fetchval(query("functions_digest")) != sqlfiles.functions_digest():
             for text in sqlfiles.functions():
                 await conn.execute(text)
-            if (await conn.fetchrow(query("versions")))["oldest_worker"] >= WORKER_AGE:
-                await conn.execute(query("drop_older_signatures"))
+            await conn.execute(query("drop_older_signatures"))
             await conn.execute(query("record_functions"), sqlfiles.functions_digest())
             done.append("functions")
         return done

@@ -27,19 +27,24 @@ select detail from notifyq.chores where name = 'functions'
 
 -- name: drop_older_signatures
 -- "create or replace" leaves a function of the same name and other arguments beside the new one. Just after
--- all of ours were replaced, the older ones are those of another transaction than the youngest. What somebody
--- else's view or trigger calls stays, and so does a function of a name that is not ours.
+-- all of ours were replaced, the older ones are those of another transaction than the youngest. One goes at
+-- once if a call could mean both (it would be refused as ambiguous), else with the last worker that calls
+-- it: sql/README.md. What somebody else's view or trigger calls stays, and so does a name that is not ours.
 do $$
 declare
     v_now constant xid := (select p.xmin from pg_proc p where p.pronamespace = 'notifyq'::regnamespace
                            order by age(p.xmin) limit 1);
+    v_no_older_worker constant boolean := (select max(oldest_worker) >= max(version) from notifyq.migrations);
     v_old regprocedure;
 begin
     for v_old in
         select p.oid from pg_proc p
         where p.pronamespace = 'notifyq'::regnamespace and p.prokind = 'f' and p.xmin <> v_now
-          and exists (select from pg_proc q where q.pronamespace = p.pronamespace and q.proname = p.proname
-                                              and q.xmin = v_now)
+          and exists (
+              select from pg_proc q
+              where q.pronamespace = p.pronamespace and q.proname = p.proname and q.xmin = v_now
+                and (v_no_older_worker or (p.pronargs - p.pronargdefaults <= q.pronargs
+                                           and q.pronargs - q.pronargdefaults <= p.pronargs)))
     loop
         begin
             execute format('drop function %s', v_old);

@@ -9,7 +9,7 @@ from typing import Any
 
 import asyncpg
 import pytest
-from command import notifyq, until
+from command import MESSAGE, notifyq, until
 
 from notifyq import migrate, sqlfiles
 from notifyq.migrate import WORKER_AGE
@@ -111,6 +111,26 @@ async def test_an_older_signature_stays_while_a_worker_that_calls_it_may_run(
 
     assert await conn.fetchval(IS_THERE)
     await conn.execute("select notifyq.ring()")  # and is in nobody's way
+
+
+async def test_an_older_signature_that_makes_calls_ambiguous_goes_at_once(
+    two: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A parameter was added at the end: left beside the new one, the old one would stop every enqueue."""
+    conn = two[0]
+    as_if_new(monkeypatch, WORKER_AGE - 1)
+    await conn.execute(f"create schema notifyq; {OLDER_ENQUEUE}")
+    await migrate(conn)
+    made = await conn.fetchrow("select * from notifyq.enqueue_email('k', $1::text::jsonb)", MESSAGE)
+
+    assert made["created"]
+
+
+OLDER_ENQUEUE = """
+create function notifyq.enqueue_email(
+    p_key text, p_message jsonb, p_run_after timestamptz default null, p_now timestamptz default null
+) returns int language sql as 'select 1'
+"""
 
 
 async def test_an_older_signature_goes_with_the_last_worker_that_calls_it(
