@@ -74,15 +74,15 @@ class Basket:
 async def take_orders(order: dict[str, Any]) -> None:
     """An application: orders, their emails and calls in one transaction, at a steady rate, until SIGTERM.
 
-    ``rate`` is transactions a second, ``burst`` the most orders in one of them. A commit whose answer is
-    lost is repeated with the same keys; every tenth transaction is rolled back.
+    ``rate`` is transactions a second, ``burst`` the most orders in one of them, ``most`` how many it takes in
+    all. A commit whose answer is lost is repeated with the same keys; every tenth transaction is rolled back.
     """
     told = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
     chance = random.Random(order["seed"])
     conn: Any = None
-    number, due = 0, time.monotonic()
-    while not told.is_set():
+    number, taken, due = 0, 0, time.monotonic()
+    while not told.is_set() and taken < order["most"]:
         number += 1
         basket = _basket(order["seed"], number, chance, order["burst"])
         while True:
@@ -94,9 +94,11 @@ async def take_orders(order: dict[str, Any]) -> None:
             except (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError):
                 # Perhaps committed: the same keys answer that. The database may be away for a moment.
                 await asyncio.sleep(0.05)
+        taken += 0 if basket.rolled_back else len(basket.keys)
         # What a slow database held up is made good afterwards, a second of it at most.
         due = max(due, time.monotonic() - 1) + chance.expovariate(order["rate"])
         await asyncio.sleep(max(0, due - time.monotonic()))
+    await told.wait()
     if conn:
         await conn.close()
 

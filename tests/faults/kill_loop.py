@@ -4,8 +4,8 @@ Applications take orders all the while, and treat their own unknown commits prop
 committed order has one accepted email, or one that is held, nobody has two, and every order was counted
 once by its call.
 
-The fake provider searches by going through all that it remembers, so it must not remember 20,000 messages
-when it is asked a hundred times a minute. `Memory` lets it forget what nobody can ask about any more.
+The provider must not be what the loop waits for: `quick_desk` gives it an index, and `Memory` lets it forget
+what nobody can ask about any more, so that one listing reaches back to the oldest doubt.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from typing import Any
 import asyncpg
 from checker import CANARY_TOKEN, Tally, accepted_too_late, canaries_in, check, watch
 from processes import Child, Zygote, zygote
+from quick_desk import make_quick
 
 from notifyq.testing import FakePostmark, faults
 
@@ -55,12 +56,13 @@ OPEN = """select (select count(*) from notifyq.emails where status not in ('sent
 class Plan:
     """How much to break: at least *kills*, and until *emails* are accepted.
 
-    *rate* is the applications' transactions a second, *burst* the most orders in one of them, *pause* the
-    seconds from one kill to the next, on average.
+    *rate* is the applications' transactions a second, *burst* the most orders in one of them; they stop at
+    *most* orders, so that a slow machine has no endless backlog. *pause* is the time between two kills.
     """
 
     kills: int
     emails: int = 0
+    most: int
     rate: float
     burst: int = 1
     workers: int = 3
@@ -175,6 +177,7 @@ async def kill_loop(
     """Break things as *plan* says, then wait for the end and check. *restart* restarts Postgres at once."""
     chance = random.Random(seed)
     fake = FakePostmark(token=CANARY_TOKEN, search_lag=SEARCH_LAG)
+    make_quick(fake)
     _be_faulty(fake, chance)
     conn = await asyncpg.connect(dsn)
     await watch(conn)
@@ -183,7 +186,7 @@ async def kill_loop(
         progress = Progress(fake=fake)
         async with beside(progress.tell_on(), progress.look_for_stalls(), Memory(dsn, fake).run()):
             seeds = [chance.randrange(10**9) for _ in range(2)]
-            take = {"dsn": dsn, "rate": plan.rate / len(seeds), "burst": plan.burst}
+            take = {"dsn": dsn, "rate": plan.rate / len(seeds), "burst": plan.burst, "most": plan.most // 2}
             apps = [await children.fork("orders", seed=s, **take) for s in seeds]
             workers = [await _worker(children, dsn, fake) for _ in range(plan.workers)]
             await _break(plan, chance, children, workers, restart, progress)
