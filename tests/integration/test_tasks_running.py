@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import anyio
+import command
 import pytest
 from outbox import until
 from task_fleet import Fleet
@@ -242,7 +243,7 @@ async def test_the_attempts_that_a_task_declares_count_for_calls_from_anywhere(
 
 
 async def test_a_call_that_fails_says_in_the_log_where_its_text_is(
-    fleet: Fleet, caplog: pytest.LogCaptureFixture
+    fleet: Fleet, notifyq_dsn: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The text may quote what is private, so the log has the place and the command, and the row the text."""
 
@@ -257,6 +258,9 @@ async def test_a_call_that_fails_says_in_the_log_where_its_text_is(
     assert call["last_error"] == "RuntimeError: no such photo"
     assert f"task {id} (fails) failed: RuntimeError in fails line " in caplog.text
     assert f"notifyq show task:{id}" in caplog.text and "photo" not in caplog.text
+    for words in (("show", f"task:{id}"), ("list", "tasks")):
+        shown = await asyncio.to_thread(command.notifyq, notifyq_dsn, *words)
+        assert "RuntimeError: no such photo" in shown.stdout
 
 
 async def test_a_call_may_ask_to_run_again_later(fleet: Fleet) -> None:
