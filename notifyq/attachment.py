@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from notifyq import message_rules as rules
-from notifyq.address import header_text
 from notifyq.errors import InvalidEmail
 
 __all__ = ["Attachment", "attachment_json", "attachments_from"]
@@ -65,7 +64,9 @@ def attachments_from(given: object) -> tuple[Attachment, ...]:
 def _attachment_from(where: str, given: object) -> Attachment:
     fields = rules.known_fields(where, given, _ATTACHMENT_FIELDS)
     try:
-        content = base64.b64decode(header_text("content", fields.get("content")), validate=True)
+        # Postgres' own encode() breaks its lines.
+        written = "".join(rules.text("content", fields.get("content")).split())
+        content = base64.b64decode(written, validate=True)
         name, content_type = fields.get("name"), fields.get("content_type")
         return Attachment(cast(str, name), cast(str, content_type), content, fields.get("content_id"))
     except InvalidEmail as error:

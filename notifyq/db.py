@@ -184,6 +184,13 @@ def is_about_the_data(error: BaseException) -> bool:
     return refused and not isinstance(error, CannotConnectNowError)
 
 
+_TROUBLE: Final = {
+    "25006": "is read-only: a standby, or a role with default_transaction_read_only",
+    "53300": "has no connection left for us: raise max_connections or the role's limit",
+    "42501": "does not let this role do its work: run `notifyq migrate` as its owner, or grant it",
+}
+
+
 def seconds(value: float) -> timedelta:
     """A duration as Postgres' driver wants it."""
     return timedelta(seconds=value)
@@ -204,7 +211,8 @@ class Complaints:
         now = self._clock()
         if now - self._last.get(what, -10.0) >= 1:
             self._last[what] = now
-            log.warning("%s: the database does not answer (%s); trying again", what, describe(error))
+            trouble = _TROUBLE.get(getattr(error, "sqlstate", None) or "", "does not answer")
+            log.warning("%s: the database %s (%s); trying again", what, trouble, describe(error))
 
     def over(self, what: str) -> None:
         """Tell that it is over, if it was ever told that it began."""

@@ -157,6 +157,7 @@ class Listener:
         self._ended = anyio.Event()
         conn.add_termination_listener(self._on_end)
         with anyio.fail_after(CONNECT_LIMIT):
+            await conn.fetch(query("prepare_ear"), timeout=CONNECT_LIMIT)
             await conn.add_listener(self._channel, self._on_notification)
             await conn.add_listener(CALL, self._on_notification)
         self._complaints.over("listen")

@@ -83,8 +83,7 @@ def body(field: str, value: object) -> str | None:
     """Check a body: no NUL, no lone surrogate, at most 5 MB of UTF-8; an empty one is none."""
     if value is None or value == "":
         return None
-    if not isinstance(value, str):
-        raise InvalidEmail(field, "must be a text")
+    value = text(field, value)
     if value.isascii():
         size = len(value)
         broken = "\x00" in value
@@ -95,6 +94,13 @@ def body(field: str, value: object) -> str | None:
         raise InvalidEmail(field, "must not contain NUL or a lone surrogate")
     if size > MAX_BODY:
         raise InvalidEmail(field, f"must be at most {MAX_BODY:,} bytes of UTF-8")
+    return value
+
+
+def text(field: str, value: object) -> str:
+    """Check that a value is a text."""
+    if not isinstance(value, str):
+        raise InvalidEmail(field, "must be a text")
     return value
 
 

@@ -75,7 +75,7 @@ begin
     end loop;
     if p_message ->> 'subject' is null then
         perform notifyq.refuse('subject', 'is required (it may be empty)');
-    elsif p_message ->> 'subject' ~ E'[\\x01-\\x08\\x0a-\\x1f\\x7f]' then
+    elsif p_message ->> 'subject' ~ E'[\\x01-\\x1f\\x7f]' then
         perform notifyq.refuse('subject', 'holds a line break or a control character');
     elsif char_length(p_message ->> 'subject') > 2000 then
         perform notifyq.refuse('subject', 'has more than 2,000 characters');
@@ -84,6 +84,11 @@ begin
         perform notifyq.refuse('text', 'an email needs a text or an html body');
     end if;
 
+    -- Postmark takes 10 MB of JSON, and the worker adds a little. What is small is not written out for it.
+    if pg_column_size(p_message) > 8000000 and octet_length(p_message::text) > 10481664 then
+        perform notifyq.refuse(case when p_message ? 'attachments' then 'attachments' else 'html' end,
+            'makes the message too large: at most 10,481,664 bytes of JSON, with attachments in base64');
+    end if;
     if p_message ->> 'tag' ~ E'[\\x01-\\x1f\\x7f]' or char_length(p_message ->> 'tag') > 1000 then
         perform notifyq.refuse('tag', 'must be one line of at most 1,000 characters');
     elsif p_message ->> 'stream' !~ '^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$' then
@@ -154,7 +159,20 @@ begin
            or a - array['name', 'content_type', 'content', 'content_id'] <> '{}'
     ) then
         perform notifyq.refuse('attachments', 'must hold {"name", "content_type", "content" in base64, "content_id"?}');
+    elsif exists (
+        select from jsonb_array_elements(p_attachments) a
+        where a ->> 'name' ~ E'[\\x01-\\x1f\\x7f]' or char_length(a ->> 'name') > 255
+           or a ->> 'name' ~* '[.](vbs|exe|bin|bat|chm|com|cpl|crt|hlp|hta|inf|ins|isp|jse|lnk|mdb|pcd|pif|reg|scr|sct|shs|vbe|vba|wsf|wsh|wsl|msc|msi|msp|mst)[. ]*$'
+           or a ->> 'content_type' !~ '^[!#$&^_.+A-Za-z0-9-]+/[!#$&^_.+A-Za-z0-9-]+(\s*;[ -~]*)?$'
+           or a ->> 'content_id' !~ '^(cid:)?[!-;=?-~]{1,200}$' and a ->> 'content_id' <> ''
+    ) then
+        perform notifyq.refuse('attachments', 'has a name, a content_type or a content_id that Postmark does not take');
     end if;
+    begin
+        perform length(decode(a ->> 'content', 'base64')) from jsonb_array_elements(p_attachments) a;
+    exception when others then
+        perform notifyq.refuse('attachments', 'has a content that is not base64');
+    end;
 end $$;
 
 create or replace function notifyq.check_address(p_field text, p_address jsonb) returns void
@@ -164,6 +182,8 @@ begin
         perform notifyq.refuse(p_field, 'must hold {"email", "name"?}');
     elsif p_address ->> 'email' !~ E'^[^\\s@<>(),;:"\\[\\]\\x01-\\x1f\\x7f]+@[^\\s@<>(),;:"\\x01-\\x1f\\x7f]+[.][^\\s@<>(),;:."\\x01-\\x1f\\x7f]+$' then
         perform notifyq.refuse(p_field, 'holds something that is not one email address');
+    elsif coalesce(jsonb_typeof(p_address -> 'name'), 'null') not in ('string', 'null') then
+        perform notifyq.refuse(p_field, 'has a name that is no text');
     elsif p_address ->> 'name' ~ E'[\\x01-\\x1f\\x7f]' then
         perform notifyq.refuse(p_field, 'has a name with a line break or a control character');
     end if;

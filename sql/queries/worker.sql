@@ -9,7 +9,12 @@ select set_config('default_transaction_isolation', 'read committed', false),
        set_config('jit', 'off', false),
        set_config('statement_timeout', '30s', false),
        set_config('idle_in_transaction_session_timeout', '30s', false),
+       set_config('idle_session_timeout', '0', false),
        set_config('application_name', $1, false)
+
+-- name: prepare_ear
+-- It says nothing for seconds, and must not be ended for it.
+select set_config('idle_session_timeout', '0', false)
 
 -- name: claim_emails
 select * from notifyq.claim_emails($1, $2, $3, $4, $5, $6, $7, $8)

@@ -10,6 +10,7 @@ import asyncpg
 import pytest
 from sqlclient import MESSAGE, Outbox
 
+FILE = {"name": "a.txt", "content_type": "text/plain", "content": "QUJD"}
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no key": ({"key": None}, "key"),
     "an empty key": ({"key": ""}, "key"),
@@ -53,6 +54,28 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "metadata with our name": ({"message": MESSAGE | {"metadata": {"NotifyQ": "7"}}}, "metadata"),
     "a tag of two lines": ({"message": MESSAGE | {"tag": "a\nb"}}, "tag"),
     "a stream that is none": ({"message": MESSAGE | {"stream": "a b"}}, "stream"),
+    "a name that is a number": ({"message": MESSAGE | {"to": [{"email": "a@b.org", "name": 7}]}}, "to"),
+    "a tab in the subject": ({"message": MESSAGE | {"subject": "a\tb"}}, "subject"),
+    "an attachment that is no base64": (
+        {"message": MESSAGE | {"attachments": [FILE | {"content": "%"}]}},
+        "attachments",
+    ),
+    "an attachment that Postmark forbids": (
+        {"message": MESSAGE | {"attachments": [FILE | {"name": "run.EXE. "}]}},
+        "attachments",
+    ),
+    "an attachment of no type": (
+        {"message": MESSAGE | {"attachments": [FILE | {"content_type": "text"}]}},
+        "attachments",
+    ),
+    "an attachment with a bad content_id": (
+        {"message": MESSAGE | {"attachments": [FILE | {"content_id": "<a>"}]}},
+        "attachments",
+    ),
+    "attachments of over ten megabytes": (
+        {"message": MESSAGE | {"attachments": [FILE | {"content": "QUJD" * 2_700_000}]}},
+        "attachments",
+    ),
     "an attachment that is a text": ({"message": MESSAGE | {"attachments": ["x"]}}, "attachments"),
     "an attachment without its content": (
         {"message": MESSAGE | {"attachments": [{"name": "a.txt", "content_type": "text/plain"}]}},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import dataclasses
 import json
 from collections.abc import Callable
@@ -509,3 +510,12 @@ def test_an_email_survives_storage(original: Email) -> None:
     )
 
     assert again == original
+
+
+def test_a_file_that_postgres_wrote_in_base64_is_read() -> None:
+    """Postgres' own encode() breaks its lines after 76 characters."""
+    content = b"invoice " * 40
+    stored = {"name": "a.txt", "content_type": "text/plain", "content": base64.encodebytes(content).decode()}
+    message = {"to": [{"email": "a@example.com"}], "subject": "s", "text": "t", "attachments": [stored]}
+
+    assert Email.from_message("k", message).attachments[0].content == content
