@@ -45,7 +45,7 @@ def main(names: Sequence[str], *, working_tree: bool = False) -> int:
 
 def _plant_all(tree: Path, chosen: Sequence[Bug], dsn: str) -> int:
     began = time.monotonic()
-    if output := _red(tree, sorted({bug.seen_by for bug in chosen}), dsn):
+    if output := _red(tree, sorted({bug.seen_by for bug in chosen}), dsn, beside=2):
         print(f"not green on the sound copy:\n{output[-3000:]}")
         return 2
     print(f"sound copy: green ({time.monotonic() - began:.0f} s)", flush=True)
@@ -89,11 +89,15 @@ def _is_caught(tree: Path, bug: Bug, dsn: str) -> bool:
     return caught
 
 
-def _red(tree: Path, tests: Sequence[str], dsn: str) -> str:
-    """Run *tests* in *tree*, up to the first that fails. Answers what was printed, or nothing if all held."""
+def _red(tree: Path, tests: Sequence[str], dsn: str, *, beside: int = 0) -> str:
+    """Run *tests* in *tree*, *beside* each other, up to the first that fails.
+
+    Answers what was printed, or nothing if all held.
+    """
     env = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree), "NOTIFYQ_TEST_DSN": dsn}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "--no-header", "-p", "no:cacheprovider"]
-    run = subprocess.run([*command, *tests], cwd=tree, env=env, capture_output=True, text=True, check=False)
+    options = ("-x", "-q", "--no-header", "-p", "no:cacheprovider", "-n", str(beside))
+    command = [sys.executable, "-m", "pytest", *options, *tests]
+    run = subprocess.run(command, cwd=tree, env=env, capture_output=True, text=True, check=False)
     # A name that is gone, or a copy that does not even start: that is no test that failed.
     if run.returncode not in (0, 1) or (run.returncode and "\nFAILED " not in run.stdout):
         raise SystemExit(f"{tests}: {run.stdout[-2000:]}{run.stderr[-2000:]}")

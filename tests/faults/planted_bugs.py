@@ -131,7 +131,7 @@ BUGS = (
     Bug(
         name="sent without fence",
         file=EMAILS,
-        seen_by=ENDS + "::test_an_end_with_a_wrong_fence_changes_nothing",
+        seen_by=ENDS + "::test_every_end_of_a_newer_claim_honours_an_older_receipt",
         sound="e.claim_seq = d.claim_seq and e.lease_until is not null and e.receipt is null",
         broken="e.lease_until is not null and e.receipt is null",
     ),
@@ -189,7 +189,7 @@ BUGS = (
     Bug(
         name="doubts expire",
         file=EMAILS,
-        seen_by=CLAIM + "::test_a_doubt_past_send_before_is_asked_about_all_the_same",
+        seen_by=LAST_LOOK + "::test_no_sweep_expires_what_may_have_been_accepted",
         sound="where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null",
         broken="where e.status in ('pending', 'doubt') and e.send_before <= v_now",
     ),

@@ -13,6 +13,7 @@ from outbox import Outbox, emails, keys
 
 from notifyq import Postmark, Worker, WorkerSettings, enqueue_many
 from notifyq.provider import Outcome
+from notifyq.testing import faults
 
 CALM: dict[str, Any] = {"post_budget": 5.0, "lease": 30.0, "settle": 60.0, "grace": 10.0}
 
@@ -96,3 +97,18 @@ async def test_an_email_that_expires_between_claim_and_post_is_not_posted(outbox
         row = await outbox.until("dead")
 
     assert (row["reason"], row["attempts"] <= 1, outbox.fake.posts) == ("expired", True, [])
+
+
+async def test_no_sweep_expires_what_may_have_been_accepted(outbox: Outbox) -> None:
+    """After the last look there is no "expired": whoever would be told so may have the email."""
+    outbox.fake.search_lag = None
+    outbox.fake.fault(faults.Reset(record=True))
+    async with working(outbox, Postmark(env=outbox.fake.env())):
+        await outbox.put(send_before=datetime.now(UTC) + timedelta(hours=1))
+        await outbox.until_event("too early")
+
+    expired = await outbox.pool.fetchval(
+        "select notifyq.expire_emails(null, clock_timestamp() + interval '2 h')"
+    )
+
+    assert (expired, (await outbox.row())["status"]) == (0, "doubt")

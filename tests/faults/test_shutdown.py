@@ -44,7 +44,7 @@ async def _terminate(dsn: str, folder: Path, *, times: int) -> None:
     chance = random.Random(seed)
     conn = await asyncpg.connect(dsn)
     await watch(conn)
-    slowest = 0.0
+    slowest, unsent, given_back = 0.0, 0, 0
     async with FakePostmark(token=CANARY_TOKEN, answer_delay=0.08) as fake, zygote(folder) as children:
         for turn in range(times):
             # Enough for as long as the worker lives: 20 slots at 80 ms are 250 a second.
@@ -61,6 +61,8 @@ async def _terminate(dsn: str, folder: Path, *, times: int) -> None:
             # Unstarted rows are due at once and unchanged; nothing is left in the dead worker's hands.
             left = await conn.fetch("select * from notifyq.emails where status <> 'sent'")
             assert {(row["status"], row["attempts"]) for row in left} <= {("pending", 0)}, f"seed {seed}"
+            unsent += len(left)
+            given_back += sum(row["claim_seq"] > 0 for row in left)
             assert all(row["run_after"] <= row["created_at"] or row["claim_seq"] > 0 for row in left)
             assert not await conn.fetchval(
                 "select count(*) from notifyq.emails where status <> 'sent' and run_after > clock_timestamp()"
@@ -73,7 +75,10 @@ async def _terminate(dsn: str, folder: Path, *, times: int) -> None:
         tally = await check(conn, fake.accepted)
         await conn.close()
         spilt = canaries_in([children.logged])
-    print(f"\n{times} terminations, slowest {slowest:.2f} s; {tally}")
+    print(
+        f"\n{times} terminations, slowest {slowest:.2f} s, {unsent} rows left to the next worker, "
+        f"{given_back} of them claimed before; {tally}"
+    )
     assert slowest <= GRACE + 1
     assert tally.wrong == []
     assert spilt == []
