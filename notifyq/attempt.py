@@ -10,12 +10,13 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from notifyq.cleaning import without_quotes
 from notifyq.lifecycle import Claim, GateSignal, Transition, after_send, gate_signal
 from notifyq.message import Email
-from notifyq.provider import Outcome, Provider, Unknown, Unstarted
+from notifyq.provider import Accepted, Outcome, Provider, Unknown, Unstarted
 from notifyq.settings import WorkerSettings
 from notifyq.task_lifecycle import TaskClaim, TaskTransition
 
@@ -75,7 +76,21 @@ async def send(
     outcome = await provider.send(
         email, uid=claim.uid, claim=claim.claim_seq, budget=settings.post_budget, still_ours=last_look
     )
-    return decide(claim, outcome, provider, settings)
+    return decide(claim, _without_quotes(outcome, email), provider, settings)
+
+
+def _without_quotes(outcome: Outcome, email: Email) -> Outcome:
+    """A refusal may quote the email, and with it a token that lies in no table."""
+    if isinstance(outcome, Accepted | Unstarted):
+        return outcome
+    sources = (
+        email.subject,
+        email.text or "",
+        email.html or "",
+        *email.headers.values(),
+        *email.metadata.values(),
+    )
+    return replace(outcome, error=without_quotes(outcome.error, sources))
 
 
 def interrupted(claim: Claim, provider: Provider, settings: WorkerSettings, last_look: LastLook) -> Decision:

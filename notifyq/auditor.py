@@ -25,7 +25,7 @@ LOOK_BACK: Final = 36 * 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Audit:
-    """What one audit saw: how many messages, the ids of emails sent twice, and of held or dead ones that were."""
+    """What one audit saw: how many messages, the ids of emails sent twice, and of held or dead ones found."""
 
     seen: int
     twice: tuple[int, ...]

@@ -234,15 +234,16 @@ class Lane(Generic[Job]):
             return
         self.resting = True
         self._changed()
-        alarm = asyncio.get_running_loop().call_later(seconds, self._alarm)
+        alarm = asyncio.get_running_loop().call_later(seconds, self._alarm, seconds)
         try:
             await self._wake.wait()
         finally:
             alarm.cancel()
             self.resting = False
 
-    def _alarm(self) -> None:
-        self._by_timer = not self._wake.is_set()
+    def _alarm(self, slept: float) -> None:
+        # By day a lane looks every few milliseconds: what waited for longer did not wait for a ring.
+        self._by_timer = slept > UNEXPECTED and not self._wake.is_set()
         self._wake.set()
 
     async def _attempt(self, job: Job) -> None:

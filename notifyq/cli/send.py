@@ -106,7 +106,7 @@ def send(source: str | None, wait: bool, timeout: float, as_json: bool, **flags:
 @click.option(
     "--max-attempts",
     type=click.IntRange(1),
-    help="Default: 10; a task's own counts for calls made in Python.",
+    help="Default: the task's own.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Answer in JSON.")
 def enqueue(

@@ -103,7 +103,7 @@ async def test_a_password_reset_in_doubt_leaves_no_token_in_a_dump(
 
 
 REFUSALS = {
-    "rejected": (refused(300, f"Invalid link {LINK}."), "dead"),
+    "rejected": (refused(300, f"Invalid link {LINK} with {TOKEN}."), "dead"),
     "waits": (refused(412, f"While your account is pending approval, {LINK} cannot be sent."), "pending"),
     "no envelope": (Answer(status=422, body=f"<p>{LINK}</p>"), "doubt"),
     "unavailable": (Answer(status=503, body=f'{{"ErrorCode": 100, "Message": "{LINK}"}}'), "pending"),

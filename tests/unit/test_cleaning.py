@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from notifyq.cleaning import clean
+from notifyq.cleaning import clean, without_quotes
 
 
 @pytest.mark.parametrize(
@@ -45,3 +45,21 @@ def test_half_an_address_at_the_cut_is_not_shown() -> None:
 
     assert "somebody" not in shown
     assert len(shown) <= 2_000
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("no 'tok-9f8e7d', nor TOK-9F8E7D.", "no '(quoted)', nor (quoted)."),
+        ("a part of it: tok-9f8e", "a part of it: (quoted)"),
+        ("code 48392 expired", "code (quoted) expired"),
+        ("correct-horse-battery", "(quoted)"),
+        ("HTTP 422, ErrorCode 300: reset your password", "HTTP 422, ErrorCode 300: reset your password"),
+        ("tok-0000 is not in it", "tok-0000 is not in it"),
+    ],
+)
+def test_what_may_be_a_token_is_not_quoted(text: str, shown: str) -> None:
+    """The token of a deferred email lies in no table, so the refusal that quotes it must not either."""
+    email = ["Reset your password: 422 300", "?t=tok-9f8e7d or 48392, Correct-Horse-Battery"]
+
+    assert without_quotes(text, email) == shown
