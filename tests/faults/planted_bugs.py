@@ -16,8 +16,8 @@ OPERATOR = "tests/sql/test_sql_operator.py"
 GATE = "tests/sql/test_sql_gate.py"
 TASKS = "tests/sql/test_task_functions.py"
 CLIENT = "tests/integration/test_postmark_client.py"
-CASES = "tests/integration/test_cases_email.py"
 DRAIN = "tests/integration/test_worker_drain.py"
+LISTING = "tests/faults/test_shared_listing.py"
 WIRE = "tests/faults/test_database_wire.py"
 LAST_LOOK = "tests/faults/test_last_look.py"
 
@@ -233,7 +233,7 @@ BUGS = (
     Bug(
         name="a record is tried only once",
         file="notifyq/recorder.py",
-        seen_by=WIRE + "::test_a_cut_at_any_message_costs_no_email",
+        seen_by=WIRE + "::test_a_receipt_is_written_for_as_long_as_it_takes",
         sound="if is_about_the_data(error):",
         broken="if True:",
     ),
@@ -254,7 +254,7 @@ BUGS = (
     Bug(
         name="no positive control",
         file="notifyq/asking.py",
-        seen_by=CASES + "::test_case_2_a_lagging_search_still_means_one_post",
+        seen_by=LISTING + "::test_a_search_that_does_not_show_a_later_message_yet_is_no_answer",
         sound="if not (settled and isinstance(finding, Missing)):",
         broken="if True:",
     ),

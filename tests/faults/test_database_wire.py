@@ -137,6 +137,39 @@ async def test_a_claim_that_commits_after_its_worker_gave_it_up_is_not_stuck(
     assert len(outbox.fake.accepted) == 1
 
 
+FULL_DISK = """
+create table disk (is_full boolean);
+insert into disk values (true);
+create sequence refused;
+create function refuse() returns trigger language plpgsql as $$
+begin
+    if (select is_full from disk) then
+        perform nextval('refused');
+        raise exception using errcode = 'disk_full', message = 'no space left on device';
+    end if;
+    return new;
+end $$;
+create trigger refuses before update on notifyq.emails for each row when (new.status = 'sent')
+    execute function refuse();
+"""
+
+
+async def test_a_receipt_is_written_for_as_long_as_it_takes(outbox: Outbox) -> None:
+    """An acceptance is the only proof there is: a disk that is full for a while makes no doubt of it."""
+    await outbox.pool.execute(FULL_DISK)
+    await outbox.start(post_budget=5, lease=30)
+    await outbox.put()
+
+    async def refused_twice() -> bool:
+        return bool(await outbox.pool.fetchval("select is_called and last_value >= 2 from refused"))
+
+    await until(refused_twice, what="the database has refused it twice")
+    await outbox.pool.execute("update disk set is_full = false")
+
+    await outbox.until("sent")
+    assert await outbox.events() == ["accepted"]
+
+
 async def test_a_link_comes_back_after_its_connection_was_ended(outbox: Outbox) -> None:
     """A connection that the server ends leaves the pool by itself, and then refuses even to be closed:
     a restart of Postgres ended the process."""

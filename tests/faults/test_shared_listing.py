@@ -1,4 +1,4 @@
-"""Many doubts share one listing of the provider's messages, and none of them believes an old one."""
+"""A search is believed only if it is new enough: one listing for many doubts, a search that is behind."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from notifyq import Postmark, WorkerSettings, build_postmark_payload
 from notifyq.asking import Asker
 from notifyq.db import linked
 from notifyq.provider import Found, Missing
+from notifyq.testing import faults
 
 
 async def test_a_listing_from_before_the_doubt_is_no_answer_to_it(outbox: Outbox) -> None:
@@ -35,6 +36,22 @@ async def test_a_listing_from_before_the_doubt_is_no_answer_to_it(outbox: Outbox
     await provider.close()
     assert not isinstance(finding, Missing)
     assert isinstance(finding, Found)
+
+
+async def test_a_search_that_does_not_show_a_later_message_yet_is_no_answer(outbox: Outbox) -> None:
+    """The positive control: a search that lags for longer than was assumed is noticed where it can be, and
+    its misses are not believed."""
+    outbox.fake.search_lag = 2.5
+    outbox.fake.fault(faults.Reset(record=True))
+    await outbox.start(settle=0.5)
+    await outbox.put("doubtful")
+    await outbox.until_event("unknown", "doubtful")
+    await outbox.put("later")
+
+    await outbox.until("sent", "doubtful")
+
+    assert "inconclusive" in await outbox.events("doubtful")
+    assert sorted(outbox.fake.accepted_by_uid().values()) == [1, 1]
 
 
 def _age(asker: Asker, seconds: float) -> None:
