@@ -252,7 +252,8 @@ class Upkeep:
         )
         if retention is not None:
             await self._link.fetch("purge_tasks", seconds(retention))
-        await self._link.fetch("worker_seen", self._worker, self._listening(), *self._serves)
+        account = self._provider.account
+        await self._link.fetch("worker_seen", self._worker, self._listening(), *self._serves, account)
         if rows[0]["held"]:
             log.warning("%d emails are held: nobody can ask about them", rows[0]["held"])
         if steady_clock() < self._ask_for_audit_at:

@@ -149,15 +149,17 @@ end $$;
 -- A worker is there: what it knows, and whether it hears the bell. Lines of workers that have not been
 -- seen for ten minutes go.
 create or replace function notifyq.worker_seen(
-    p_name text, p_listening boolean, p_tasks text[], p_builders text[], p_now timestamptz default null
+    p_name text, p_listening boolean, p_tasks text[], p_builders text[], p_account text default null,
+    p_now timestamptz default null
 ) returns void language plpgsql as $$
 declare
     v_now timestamptz := coalesce(p_now, clock_timestamp());
 begin
-    insert into notifyq.workers as w (name, started_at, seen_at, listening, tasks, builders)
-    values (p_name, v_now, v_now, p_listening, p_tasks, p_builders)
+    insert into notifyq.workers as w (name, started_at, seen_at, account, listening, tasks, builders)
+    values (p_name, v_now, v_now, p_account, p_listening, p_tasks, p_builders)
     on conflict (name) do update
-        set seen_at = v_now, listening = p_listening, tasks = p_tasks, builders = p_builders;
+        set seen_at = v_now, account = p_account, listening = p_listening, tasks = p_tasks,
+            builders = p_builders;
     delete from notifyq.workers w where w.seen_at < v_now - interval '10 minutes';
 end $$;
 

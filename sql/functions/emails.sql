@@ -862,7 +862,10 @@ begin
         -- 'pending' and in doubt: ordered by an operator, to be asked about first; by nobody here either.
         where e.status in ('pending', 'doubt') and e.doubt_since is not null
           and (e.status = 'doubt' and e.doubt_since < v_now - p_oldest
-               or e.account <> all (v_accounts) and e.run_after < v_now - p_grace)
+               or e.account <> all (v_accounts) and e.run_after < v_now - p_grace
+                  and not exists (
+                      select from notifyq.workers w
+                      where w.account = e.account and w.seen_at > v_now - interval '3 minutes'))
         order by e.run_after limit 1000
         for no key update skip locked
     ), recorded as (

@@ -217,6 +217,7 @@ create table notifyq.workers (
     name       text primary key,
     started_at timestamptz not null default clock_timestamp(),
     seen_at    timestamptz not null default clock_timestamp(),
+    account    text,                    -- the provider account that it sends with
     listening  boolean not null,        -- the bell has proven that it is heard
     tasks      text[] not null,         -- the task names that it knows
     builders   text[] not null

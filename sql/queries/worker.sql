@@ -145,7 +145,7 @@ union all
 select id, uid, key, claim_seq, provider_message_id from notifyq.emails where uid = any ($1::uuid[])
 
 -- name: worker_seen
-select notifyq.worker_seen($1, $2, $3, $4)
+select notifyq.worker_seen($1, $2, $3, $4, $5)
 
 -- name: worker_gone
 select notifyq.worker_gone($1)

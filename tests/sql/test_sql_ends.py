@@ -330,6 +330,19 @@ async def test_a_claim_that_its_process_never_heard_of_goes_back_as_it_was(db: O
 # ---------------------------------------------------------------- upkeep
 
 
+async def test_a_doubt_is_held_only_if_no_worker_of_its_account_is_there(db: Outbox) -> None:
+    """A fleet of two accounts, of which one is busy: its doubts are late, not lost."""
+    row_id = await db.in_state("doubt")
+    account = (await db.row(row_id))["account"]
+    db.now += timedelta(minutes=10)
+    await db.call("worker_seen", name="w", listening=True, tasks=[], builders=[], account=account)
+    assert await hold_unaskable(db, "fake:other") == 0
+
+    db.now += timedelta(minutes=4)
+
+    assert await hold_unaskable(db, "fake:other") == 1
+
+
 async def hold_unaskable(db: Outbox, account: str) -> int:
     """The sweep's part that holds what nobody can ask about."""
     held: int = await db.value(
