@@ -120,9 +120,10 @@ class Worker:
             await self._connect_first(records)
             await self._serve(claims, records, task_status)
         finally:
-            with anyio.move_on_after(2, shield=True):
-                with suppress(*DATABASE_FAULTS):
-                    await claims.fetch("worker_gone", self.name)
+            with anyio.move_on_after(2, shield=True), suppress(*DATABASE_FAULTS):
+                await claims.fetch("worker_gone", self.name)
+            # Each has its own limit; none is skipped because the database did not answer.
+            with anyio.CancelScope(shield=True):
                 await claims.close()
                 await records.close()
                 await self._provider.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from outbox import Outbox, until
 from wire_proxy import CutAtMessage, How, Proxy, Tunnel, Way, proxy
 
 from notifyq import upkeep
-from notifyq.db import Link
+from notifyq.db import STATEMENT_TIMEOUT, Link
 
 STATEMENT_LIMIT = 0.4
 """Stands for the 5 s of a real worker's statements."""
@@ -135,6 +136,26 @@ async def test_a_claim_that_commits_after_its_worker_gave_it_up_is_not_stuck(
     await outbox.until("sent", seconds=10)
     assert (await outbox.events())[0] == "lease ended"
     assert len(outbox.fake.accepted) == 1
+
+
+@pytest.mark.parametrize("how", ["reset", "blackhole"])
+async def test_a_database_that_is_lost_at_the_very_end_keeps_nothing_open(
+    outbox: Outbox, wire: tuple[Proxy, Any], monkeypatch: pytest.MonkeyPatch, how: How
+) -> None:
+    """The last statement got no answer, and the worker's other connection was never given back: the
+    application's pool could not be closed, and its process stayed for ever."""
+    before_postgres, pool = wire
+    monkeypatch.setitem(Link.__init__.__kwdefaults__, "timeout", STATEMENT_TIMEOUT)
+    worker = await outbox.start(pool=pool)
+    await outbox.put()
+    await outbox.until("sent")
+    before_postgres.tap = cut = CutAtMessage(b"notifyq.worker_gone(", "down", 0, how)
+
+    await outbox.stop(worker)
+
+    assert cut.done
+    before_postgres.tap = None
+    await asyncio.wait_for(pool.close(), 5)
 
 
 FULL_DISK = """
