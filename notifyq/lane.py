@@ -194,12 +194,14 @@ class Lane(Generic[Job]):
             self._under_way[job] = self._work.name_of(job)
             self._bulk_under_way += not self._work.is_urgent(job)
             attempts.create_task(self._attempt(job))
-        if batch.jobs:
-            # Their bytes leave first; what is counted here delays none of them.
+        self._count(batch, room)
+        if batch.jobs and not self.backlog:
+            # Their bytes leave before anybody else is told. With a backlog the next claim comes first:
+            # the database works on it meanwhile.
             await asyncio.sleep(0)
+        self._changed()
         if batch.others_at_work:
             self._others_seen()
-        self._count(batch, room)
         if by_timer and batch.jobs and batch.waited > UNEXPECTED:
             self.found_by_timer += 1
             if self._forgotten is not None:
@@ -215,7 +217,6 @@ class Lane(Generic[Job]):
             # A claim that took all it could may have left more; a freed slot is then claimed for at once.
             bulk = sum(not self._work.is_urgent(job) for job in batch.jobs)
             self.backlog = bulk >= room.bulk or len(batch.jobs) == room.slots
-        self._changed()
 
     def _pause(self, batch: Batch[Job]) -> float:
         longest = self._nap()
