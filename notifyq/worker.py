@@ -122,10 +122,11 @@ class Worker:
         finally:
             with anyio.move_on_after(2, shield=True), suppress(*DATABASE_FAULTS):
                 await claims.fetch("worker_gone", self.name)
-            # Each has its own limit; none is skipped because the database did not answer.
+            # Each has its own limit; none is skipped because the database did not answer another.
             with anyio.CancelScope(shield=True):
-                await claims.close()
-                await records.close()
+                for link in (claims, records):
+                    with suppress(*DATABASE_FAULTS):
+                        await link.close()
                 await self._provider.close()
 
     async def _serve(self, claims: Link, records: Link, task_status: TaskStatus[None]) -> None:

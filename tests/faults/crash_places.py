@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from awaits import place_by_name
-from crash_points import SCENES, stage
+from crash_points import AT_ONCE, SCENES, Scene, stage
 from processes import zygote
 
 from notifyq import embedded
@@ -42,6 +42,11 @@ class Places:
     def all(self) -> frozenset[str]:
         return self.always | self.sometimes
 
+    def foreign(self, lines: Iterable[str]) -> list[str]:
+        """Those of *lines* whose place no scene is known to stop at: in which of them, chance may decide."""
+        known = {_place(line) for line in self.all}
+        return sorted(line for line in lines if _place(line) not in known)
+
     def of(self, scene: str) -> frozenset[str]:
         """Those that *scene* stops at each time it is played."""
         return frozenset(line for line in self.always if line.startswith(f"{scene}: "))
@@ -56,6 +61,10 @@ def listed() -> Places:
     )
 
 
+def _place(line: str) -> str:
+    return line.partition(": ")[2]
+
+
 def named(scene: str, points: Iterable[tuple[str, int]]) -> set[str]:
     """The lines of *points*, however often each place is met."""
     return {f"{scene}: {place_by_name(place)}" for place, _ in points}
@@ -64,19 +73,23 @@ def named(scene: str, points: Iterable[tuple[str, int]]) -> set[str]:
 async def learn(turns: int) -> Places:
     """Play every scene *turns* times."""
     met: Counter[str] = Counter()
+    at_once = asyncio.Semaphore(AT_ONCE)
     with (
         embedded.running(throwaway=True) as server,
         tempfile.TemporaryDirectory() as folder,
         ExitStack() as databases,
     ):
         source = Databases(server.dsn)
+        homes = [(scene, databases.enter_context(source.fresh())) for scene in SCENES]
         async with zygote(Path(folder)) as children:
-            for scene in SCENES:
-                dsn = databases.enter_context(source.fresh())
-                async with stage(scene, dsn, children, Path(folder)) as made:
+
+            async def play(scene: Scene, dsn: str) -> None:
+                async with at_once, stage(scene, dsn, children, Path(folder)) as made:
                     await made.send_the_control()
                     for turn in range(turns):
                         met.update(named(scene.name, await made.points(turn)))
+
+            await asyncio.gather(*(play(scene, dsn) for scene, dsn in homes))
     always = frozenset(line for line, times in met.items() if times == turns)
     return Places(always=always, sometimes=frozenset(met) - always)
 

@@ -35,6 +35,9 @@ TRIAL = {"slots": 4, "post_budget": 1.0, "lease": 60.0, "settle": 30.0, "grace":
 RECOVERY = {"slots": 30, "post_budget": 0.6, "lease": 1.2, "settle": 1.5, "poll": 0.3, "backoff": 0.1}
 UNREACHED = 6.0
 LESSONS = 4
+AT_ONCE = 4
+"""Scenes played beside each other."""
+
 Point: TypeAlias = "tuple[str, int]"
 """A place, and the how-many-eth wait there."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from awaits import Wait, awaits_of
 from crash_places import COMMAND, listed, named
-from crash_points import BLOWS, SCENES, Result, Scene, canaries, stage
+from crash_points import AT_ONCE, BLOWS, SCENES, Result, Scene, canaries, stage
 from processes import zygote
 
 from notifyq.testing.database import Databases
@@ -81,7 +81,7 @@ async def _strike(server: Databases, folder: Path, *, blows: int) -> None:
 
 
 async def _play(homes: list[tuple[Scene, str]], folder: Path, blows: int) -> tuple[list[Result], list[str]]:
-    at_once = asyncio.Semaphore(4)
+    at_once = asyncio.Semaphore(AT_ONCE)
     async with zygote(folder) as children:
 
         async def play(scene: Scene, dsn: str) -> Result:
@@ -96,7 +96,7 @@ async def _play(homes: list[tuple[Scene, str]], folder: Path, blows: int) -> tup
 def _are_the_listed_ones(results: list[Result]) -> None:
     """Exactly the committed points: a new await is struck, and makes this red until somebody blessed it."""
     places, seen = listed(), {line for result in results for line in named(result.scene, result.seen)}
-    assert sorted(seen - places.all) == [], FOREIGN(COMMAND)
+    assert places.foreign(seen) == [], FOREIGN(COMMAND)
     assert sorted(places.always - seen) == [], MISSING(COMMAND)
 
 
