@@ -98,7 +98,7 @@ class Link:
         """Give the connection back. May be called twice."""
         if self._held is not None:
             conn, self._held = self._held, None
-            with anyio.CancelScope(shield=True), anyio.move_on_after(1):
+            with anyio.CancelScope(shield=True), anyio.move_on_after(1), suppress(*DATABASE_FAULTS):
                 await self._pool.release(conn, timeout=1)
 
     def is_session(self, session: int) -> bool:

@@ -138,9 +138,16 @@ async def test_a_claim_that_commits_after_its_worker_gave_it_up_is_not_stuck(
     assert len(outbox.fake.accepted) == 1
 
 
-@pytest.mark.parametrize("how", ["reset", "blackhole"])
+@pytest.mark.parametrize(
+    ("at", "how"),
+    [
+        (b"notifyq.worker_gone(", "reset"),
+        (b"notifyq.worker_gone(", "blackhole"),
+        (b"pg_advisory_unlock_all()", "reset"),
+    ],
+)
 async def test_a_database_that_is_lost_at_the_very_end_keeps_nothing_open(
-    outbox: Outbox, wire: tuple[Proxy, Any], monkeypatch: pytest.MonkeyPatch, how: How
+    outbox: Outbox, wire: tuple[Proxy, Any], monkeypatch: pytest.MonkeyPatch, at: bytes, how: How
 ) -> None:
     """The last statement got no answer, and the worker's other connection was never given back: the
     application's pool could not be closed, and its process stayed for ever."""
@@ -149,7 +156,7 @@ async def test_a_database_that_is_lost_at_the_very_end_keeps_nothing_open(
     worker = await outbox.start(pool=pool)
     await outbox.put()
     await outbox.until("sent")
-    before_postgres.tap = cut = CutAtMessage(b"notifyq.worker_gone(", "down", 0, how)
+    before_postgres.tap = cut = CutAtMessage(at, "down", 0, how)
 
     await outbox.stop(worker)
 
