@@ -108,16 +108,23 @@ class WarmConnector(aiohttp.TCPConnector):
         return await super().connect(req, traces, timeout)
 
     async def quiet_connection(self, req: aiohttp.ClientRequest) -> Connection:
-        """Get a connection that the other side has not closed, and on which it has not spoken since."""
+        """Get a connection that the other side has not closed, and on which it has not spoken since.
+
+        What it says before it is asked is no answer, and would be taken for one. Raises
+        ``aiohttp.ClientConnectionError`` for a server that speaks first.
+        """
         while True:
             connection = await super().connect(req, [], aiohttp.ClientTimeout(total=None))
             protocol, transport = connection.protocol, connection.transport
             if protocol is not None and transport is not None:
                 known = self._inputs.get(protocol)
-                if known is None:  # new: what comes now belongs to the handshake
+                if known is None:  # new: what waits unread belongs to the handshake
                     self._inputs[protocol] = Input(transport)
-                    return connection
-                if not known.waits():
+                    if not protocol.should_close:
+                        return connection
+                    connection.close()
+                    raise aiohttp.ClientConnectionError("the server spoke before it was asked")
+                if not (protocol.should_close or known.waits()):
                     return connection
             connection.close()
 
@@ -199,6 +206,10 @@ async def post(
         look.status, look.headers = message.code, message.headers
         look.body = await read_at_most(content, most)
         look.answered = True
+        if transport.get_write_buffer_size() or not content.at_eof():
+            # Answered before it had all been written, or at too great a length: no byte outlives the attempt.
+            transport.abort()
+            protocol.force_close()
     except BaseException:
         connection.close()
         raise

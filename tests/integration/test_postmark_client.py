@@ -554,6 +554,43 @@ async def test_a_used_connection_that_was_closed_a_moment_ago_is_not_used(
     assert wire.peers[0].received == used
 
 
+async def test_an_answer_that_nobody_asked_for_is_not_the_next_emails(wire: Wire, postmark: Postmark) -> None:
+    """It had been read before the next email was written: that email would have been lost in silence."""
+    stale = answer(200, {"ErrorCode": 0, "Message": "OK", "MessageID": "stale"})
+    await wire.until(lambda: len(wire.peers) == 1)
+    assert await send(postmark) == Accepted("id-1")
+    wire.behave = wire.answering(answer(422, {"ErrorCode": 300, "Message": "no"}))
+    wire.peers[0].writer.write(stale)
+    async with asyncio.timeout(5):
+        while not all(protocol.should_close for protocol in _idle(postmark)):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    assert isinstance(await send(postmark), Rejected)
+
+
+async def test_what_was_answered_before_it_was_written_leaves_no_byte_behind() -> None:
+    """The next email would stand behind the rest of this one, and wait for an answer that never comes."""
+    async with listening(small=True) as wire, client(wire.url) as postmark:
+
+        async def refuse(peer: Peer) -> None:
+            await peer.reader.readuntil(b"\r\n\r\n")
+            peer.writer.write(answer(429, b"", "Retry-After: 1"))
+            await peer.writer.drain()
+            await peer.reader.read(1)
+
+        wire.behave = refuse
+        big = Email(key="k", to="ann@example.com", subject="s", text="x" * 4_000_000, from_="a@example.com")
+
+        assert isinstance(await send(postmark, big), Throttled)
+        assert _idle(postmark) == []
+
+
+def _idle(postmark: Postmark) -> list[Any]:
+    """The connections that wait for the next email."""
+    assert postmark._connector is not None
+    return [protocol for idle in postmark._connector._conns.values() for protocol, _ in idle]
+
+
 async def test_an_old_spare_is_replaced(wire: Wire, monkeypatch: pytest.MonkeyPatch) -> None:
     """The other side drops what is idle for a minute."""
     monkeypatch.setattr("notifyq.postmark_connection.SPARE_SECONDS", 0.05)
