@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import inspect
-import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import anyio
 import msgspec
 
+from notifyq.blame import log_traceback, place_of
 from notifyq.builders import Builder, Unrenderable
 from notifyq.cancellation import being_cancelled
 from notifyq.db import Pool
@@ -28,10 +28,10 @@ class BuilderFailed(Exception):
     """
 
     @classmethod
-    def by(cls, error: BaseException) -> BuilderFailed:
-        """Because *error* was raised."""
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        return cls(f"the builder failed: {type(error).__name__} in {place.name} line {place.lineno}")
+    def by(cls, error: BaseException, function: Callable[..., Any]) -> BuilderFailed:
+        """Because *error* was raised by the builder's *function*."""
+        where = f"{type(error).__name__} in {place_of(error, function)}"
+        return cls(f"the builder failed: {where}; its text is withheld: it may quote the email")
 
 
 class Renderer:
@@ -59,9 +59,9 @@ class Renderer:
             arguments = builder.parameters.unpack(stored.get("args", {}))
         except TypeError as error:
             raise BuilderFailed(f"the stored arguments do not fit the builder: {error}") from None
-        return _checked(claim, await self._made(builder, arguments))
+        return _checked(claim, await self._made(claim, builder, arguments))
 
-    async def _made(self, builder: Builder[Any], arguments: Mapping[str, Any]) -> Any:
+    async def _made(self, claim: Claim, builder: Builder[Any], arguments: Mapping[str, Any]) -> Any:
         try:
             with anyio.move_on_after(self._limit) as scope:
                 return await self._build(builder, arguments)
@@ -70,9 +70,9 @@ class Renderer:
         except anyio.get_cancelled_exc_class() as error:
             if being_cancelled():
                 raise
-            raise BuilderFailed.by(error) from None
+            raise _failed(claim, builder, error) from None
         except BaseException as error:  # user code: whatever it raises, never the end of the worker
-            raise BuilderFailed.by(error) from None
+            raise _failed(claim, builder, error) from None
         assert scope.cancelled_caught  # noqa: S101 (for the type checker)
         raise BuilderFailed(f"the builder did not end within {self._limit:g} s")
 
@@ -83,6 +83,12 @@ class Renderer:
         async with self._pool.acquire() as conn:
             made = builder.function(conn, **arguments)
             return await made if inspect.isawaitable(made) else made
+
+
+def _failed(claim: Claim, builder: Builder[Any], error: BaseException) -> BuilderFailed:
+    failed = BuilderFailed.by(error, builder.function)
+    log_traceback(f"email {claim.id}", error, str(failed))
+    return failed
 
 
 def _checked(claim: Claim, email: Any) -> Email:

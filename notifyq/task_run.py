@@ -10,7 +10,6 @@ import inspect
 import json
 import logging
 import os
-import traceback
 import types
 from collections.abc import Awaitable, Callable, Generator
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any, Final
 import anyio
 import anyio.to_thread
 
+from notifyq.blame import log_traceback, place_of
 from notifyq.cancellation import being_cancelled
 from notifyq.cleaning import clean
 from notifyq.db import Pool
@@ -171,12 +171,12 @@ def _ending_of(job: TaskJob, error: BaseException) -> Ending:
 
 
 def _failed(job: TaskJob, error: BaseException) -> Failed:
-    place = traceback.extract_tb(error.__traceback__)[-1:]
-    where = f"{place[0].name} line {place[0].lineno}" if place else job.claim.name
+    where, shown = place_of(error, job.task.function), _shown(error)
     done = " after its transaction had committed, so it is done" if job.call and job.call.completed else ""
     kind, read = type(error).__name__, f"notifyq show task:{job.claim.id}"
     log.error("%s failed%s: %s in %s; what it said: %s", job, done, kind, where, read)
-    return Failed(_shown(error))
+    log_traceback(job, error, shown)
+    return Failed(shown)
 
 
 def _shown(error: BaseException) -> str:

@@ -25,8 +25,8 @@ LAYERS: dict[str, str] = {
     "values": "errors address message_rules attachment message settings cleaning schedule arguments tasks "
     "builders",
     "decisions": "provider backoff clock_watch low_water lifecycle task_lifecycle",
-    "edges": "sqlfiles cancellation db postmark_payload postmark_answers postmark_connection postmark_search "
-    "postmark attempt",
+    "edges": "sqlfiles blame cancellation db postmark_payload postmark_answers postmark_connection "
+    "postmark_search postmark attempt",
     "the way in, the bell, the schema": "enqueue listener migrate",
     "the loop": "asking recorder rendering task_context task_run lane bell auditor upkeep "
     "email_work task_work ticker worker",

@@ -55,6 +55,7 @@ def dev(app: str | None, admin: tuple[str, int], port: int) -> None:
       notifyq send --key k1 --to ann@example.com --subject Hello --text Hello --wait
     """
     set_up_logging(verbose=False)
+    logging.getLogger("notifyq.traceback").setLevel(logging.DEBUG)
     if app is not None:
         log.info("%s: %s", app, load_app(app))
     run(lambda: _dev(admin, port))

@@ -256,7 +256,9 @@ async def test_a_call_that_fails_says_in_the_log_where_its_text_is(
     call = await fleet.until_call(id, "dead")
 
     assert call["last_error"] == "RuntimeError: no such photo"
-    assert f"task {id} (fails) failed: RuntimeError in fails line " in caplog.text
+    assert (
+        f"task {id} (fails) failed: RuntimeError in fails (integration/test_tasks_running.py:" in caplog.text
+    )
     assert f"notifyq show task:{id}" in caplog.text and "photo" not in caplog.text
     for words in (("show", f"task:{id}"), ("list", "tasks")):
         shown = await asyncio.to_thread(command.notifyq, notifyq_dsn, *words)
