@@ -22,6 +22,7 @@ from asyncpg.exceptions import (
     InterfaceError,
     InternalClientError,
     PostgresError,
+    ProgramLimitExceededError,
 )
 
 from notifyq import sqlfiles
@@ -120,7 +121,10 @@ class Link:
                 conn.add_termination_listener(self._ended)
             try:
                 await conn.fetch(
-                    sqlfiles.query("prepare_session"), f"notifyq {self._purpose}", timeout=self._timeout
+                    sqlfiles.query("prepare_session"),
+                    f"notifyq {self._purpose}",
+                    f"{self._timeout * 900:.0f}ms",
+                    timeout=self._timeout,
                 )
             except BaseException:
                 await self._drop()
@@ -180,7 +184,7 @@ def describe(error: BaseException) -> str:
 
 def is_about_the_data(error: BaseException) -> bool:
     """True if repeating the very same statement can never succeed."""
-    refused = isinstance(error, DataError | IntegrityConstraintViolationError)
+    refused = isinstance(error, DataError | IntegrityConstraintViolationError | ProgramLimitExceededError)
     return refused and not isinstance(error, CannotConnectNowError)
 
 

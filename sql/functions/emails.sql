@@ -20,6 +20,8 @@ begin
         perform notifyq.refuse('key', 'is required: the same key is sent at most once, ever');
     elsif char_length(p_key) > 500 then
         perform notifyq.refuse('key', 'has more than 500 characters');
+    elsif p_key ~ E'^\\s*$|[\\x01-\\x1f\\x7f-\\x9f]' then
+        perform notifyq.refuse('key', 'must be one line that is not blank');
     end if;
     if p_on_doubt is null or p_on_doubt not in ('ask', 'resend', 'hold') then
         perform notifyq.refuse('on_doubt', 'must be ask, resend or hold');
@@ -31,7 +33,7 @@ begin
         perform notifyq.refuse('message', 'must be a JSON object');
     end if;
     if p_message ? 'builder' then
-        if jsonb_typeof(p_message -> 'builder') <> 'string' or p_message ->> 'builder' = '' then
+        if jsonb_typeof(p_message -> 'builder') <> 'string' or char_length(p_message ->> 'builder') not between 1 and 200 then
             perform notifyq.refuse('builder', 'must be the name of a builder');
         elsif jsonb_typeof(coalesce(p_message -> 'args', '{}')) <> 'object' then
             perform notifyq.refuse('args', 'must be a JSON object');
@@ -75,7 +77,7 @@ begin
     end loop;
     if p_message ->> 'subject' is null then
         perform notifyq.refuse('subject', 'is required (it may be empty)');
-    elsif p_message ->> 'subject' ~ E'[\\x01-\\x1f\\x7f]' then
+    elsif p_message ->> 'subject' ~ E'[\\x01-\\x1f\\x7f-\\x9f]' then
         perform notifyq.refuse('subject', 'holds a line break or a control character');
     elsif char_length(p_message ->> 'subject') > 2000 then
         perform notifyq.refuse('subject', 'has more than 2,000 characters');
@@ -89,7 +91,7 @@ begin
         perform notifyq.refuse(case when p_message ? 'attachments' then 'attachments' else 'html' end,
             'makes the message too large: at most 10,481,664 bytes of JSON, with attachments in base64');
     end if;
-    if p_message ->> 'tag' ~ E'[\\x01-\\x1f\\x7f]' or char_length(p_message ->> 'tag') > 1000 then
+    if p_message ->> 'tag' ~ E'[\\x01-\\x1f\\x7f-\\x9f]' or char_length(p_message ->> 'tag') > 1000 then
         perform notifyq.refuse('tag', 'must be one line of at most 1,000 characters');
     elsif p_message ->> 'stream' !~ '^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$' then
         perform notifyq.refuse('stream', 'must be a stream''s id: letters, digits, - and _');
@@ -113,7 +115,7 @@ begin
         perform notifyq.refuse(p_field, 'must be an object');
     elsif exists (select from jsonb_each(p_texts) t where jsonb_typeof(t.value) <> 'string') then
         perform notifyq.refuse(p_field, 'must hold texts only (a number is written in quotes)');
-    elsif exists (select from jsonb_each_text(p_texts) t where t.key || t.value ~ E'[\\x01-\\x1f\\x7f]') then
+    elsif exists (select from jsonb_each_text(p_texts) t where t.key || t.value ~ E'[\\x01-\\x1f\\x7f-\\x9f]') then
         perform notifyq.refuse(p_field, 'holds a line break or a control character');
     end if;
 end $$;
@@ -161,7 +163,7 @@ begin
         perform notifyq.refuse('attachments', 'must hold {"name", "content_type", "content" in base64, "content_id"?}');
     elsif exists (
         select from jsonb_array_elements(p_attachments) a
-        where a ->> 'name' ~ E'[\\x01-\\x1f\\x7f]' or char_length(a ->> 'name') > 255
+        where a ->> 'name' ~ E'[\\x01-\\x1f\\x7f-\\x9f]' or char_length(a ->> 'name') > 255
            or a ->> 'name' ~* '[.](vbs|exe|bin|bat|chm|com|cpl|crt|hlp|hta|inf|ins|isp|jse|lnk|mdb|pcd|pif|reg|scr|sct|shs|vbe|vba|wsf|wsh|wsl|msc|msi|msp|mst)[. ]*$'
            or a ->> 'content_type' !~ '^[!#$&^_.+A-Za-z0-9-]+/[!#$&^_.+A-Za-z0-9-]+(\s*;[ -~]*)?$'
            or a ->> 'content_id' !~ '^(cid:)?[!-;=?-~]{1,200}$' and a ->> 'content_id' <> ''
@@ -180,11 +182,17 @@ language plpgsql as $$
 begin
     if jsonb_typeof(p_address) <> 'object' or jsonb_typeof(p_address -> 'email') is distinct from 'string' then
         perform notifyq.refuse(p_field, 'must hold {"email", "name"?}');
-    elsif p_address ->> 'email' !~ E'^[^\\s@<>(),;:"\\[\\]\\x01-\\x1f\\x7f]+@[^\\s@<>(),;:"\\x01-\\x1f\\x7f]+[.][^\\s@<>(),;:."\\x01-\\x1f\\x7f]+$' then
+    elsif char_length(p_address ->> 'email') > 254
+        or p_address ->> 'email' !~ E'^[A-Za-z0-9!#$%&\'*+/=?^_`{|}~-]{1,64}([.][A-Za-z0-9!#$%&\'*+/=?^_`{|}~-]{1,64})*@[^\\s@<>(),;:"\\[\\]_\\x01-\\x1f\\x7f-\\x9f]+[.][^\\s@<>(),;:.\"_\\x01-\\x1f\\x7f-\\x9f]+$'
+        or p_address ->> 'email' ~ '[.][.]|@[.]|[.][0-9]+$' then
         perform notifyq.refuse(p_field, 'holds something that is not one email address');
     elsif coalesce(jsonb_typeof(p_address -> 'name'), 'null') not in ('string', 'null') then
         perform notifyq.refuse(p_field, 'has a name that is no text');
-    elsif p_address ->> 'name' ~ E'[\\x01-\\x1f\\x7f]' then
+    elsif char_length(p_address ->> 'name') > 255 then
+        perform notifyq.refuse(p_field, 'has a name of more than 255 characters');
+    elsif p_address - array['email', 'name'] <> '{}' then
+        perform notifyq.refuse(p_field, 'must hold {"email", "name"?} and nothing else');
+    elsif p_address ->> 'name' ~ E'[\\x01-\\x1f\\x7f-\\x9f]' then
         perform notifyq.refuse(p_field, 'has a name with a line break or a control character');
     end if;
 end $$;
@@ -327,6 +335,7 @@ declare
     v_bulk     int := coalesce(p_bulk_slots, p_slots);
     v_room     int;
     v_priority int;
+    v_highest  int;
     v_hops     int := 0;
     v_next     timestamptz;
     v_wake     timestamptz;
@@ -343,8 +352,11 @@ begin
         exists (
             select from notifyq.emails o
             where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now),
+        exists (
+            select from notifyq.emails e
+            where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null),
         coalesce(g.state, 'open'), coalesce(g.failures, 0), coalesce(g.state = 'open' and g.pace is null, true)
-    into v_wake, v_others, v_gate, v_failures, v_quiet
+    into v_wake, v_others, v_expired, v_gate, v_failures, v_quiet
     from (values (1)) as always left join notifyq.gates g on g.account = p_account;
 
     if v_wake <= v_now then
@@ -369,6 +381,10 @@ begin
         v_wake := least(v_wake, v_early);
     end if;
     v_probing := v_probing and v_left > 0;
+    if v_expired and notifyq.expire_emails(null, v_now) = 1000 then
+        -- There may be more. All at once would cost the square of their number.
+        v_wake := least(v_wake, v_now + interval '10 milliseconds');
+    end if;
 
     loop
         -- When is more of this priority due, and which is the next one? By hopping over the index; with
@@ -379,6 +395,7 @@ begin
                  select e.run_after from notifyq.emails e
                  where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
                    and e.run_after >= v_since and e.id <> all (v_more) and e.doubt_since is null
+                   and (e.send_before is null or e.send_before > v_now)
                  order by e.run_after, e.id limit 1
              ) b),
             case when p_since is null then
@@ -401,24 +418,19 @@ begin
         exit when v_room <= 0;
         v_hops := v_hops + 1;
         exit when v_hops = 33;
-        loop
-            select coalesce(array_agg(due.id), '{}'), coalesce(bool_or(due.send_before <= v_now), false)
-            into v_more, v_expired
-            from (
-                select b.id, b.send_before
-                from unnest(p_builders) as k (builder) cross join lateral (
-                    select e.id, e.run_after, e.send_before from notifyq.emails e
-                    where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
-                      and e.run_after >= v_since and e.run_after <= v_now and e.doubt_since is null
-                    order by e.run_after, e.id limit v_room
-                    for no key update skip locked
-                ) b
-                order by b.run_after, b.id limit v_room
-            ) due;
-            exit when not v_expired;
-            -- They take no slot: look again at what lies behind them.
-            perform notifyq.expire_emails(v_more, v_now);
-        end loop;
+        select coalesce(array_agg(due.id), '{}') into v_more
+        from (
+            select b.id
+            from unnest(p_builders) as k (builder) cross join lateral (
+                select e.id, e.run_after from notifyq.emails e
+                where e.status = 'pending' and e.builder = k.builder and e.priority = v_priority
+                  and e.run_after >= v_since and e.run_after <= v_now and e.doubt_since is null
+                  and (e.send_before is null or e.send_before > v_now)
+                order by e.run_after, e.id limit v_room
+                for no key update skip locked
+            ) b
+            order by b.run_after, b.id limit v_room
+        ) due;
         v_ids := v_ids || v_more;
         v_left := v_left - cardinality(v_more);
         if v_priority >= 0 then
@@ -428,19 +440,32 @@ begin
     end loop;
 
     if v_hops = 33 then
-        -- Somebody gives each email a priority of its own: the rest in one walk, and again soon.
-        select coalesce(array_agg(due.id), '{}') into v_more
-        from (
-            select e.id from notifyq.emails e
-            where e.status = 'pending' and e.builder = any (p_builders) and e.priority >= v_priority
-              and e.run_after <= v_now and e.doubt_since is null
-              and (e.send_before is null or e.send_before > v_now)
-            order by e.priority, e.run_after, e.id limit v_room
-            for no key update skip locked
-        ) due;
-        v_ids := v_ids || v_more;
-        v_left := v_left - cardinality(v_more);
-        v_wake := least(v_wake, v_now + interval '1 second');
+        -- Somebody gives each email a priority of its own: the rest in one walk, first the urgent ones, and
+        -- again in a while.
+        for v_priority, v_highest in
+            select r.lowest, r.highest
+            from (values (v_priority, -1), (greatest(v_priority, 0), 2147483647)) as r (lowest, highest)
+            where r.lowest <= r.highest order by r.lowest
+        loop
+            v_room := case when v_highest < 0 then v_left else least(v_left, v_bulk) end;
+            continue when v_room <= 0;
+            select coalesce(array_agg(due.id), '{}') into v_more
+            from (
+                select e.id from notifyq.emails e
+                where e.status = 'pending' and e.builder = any (p_builders)
+                  and e.priority between v_priority and v_highest
+                  and e.run_after >= v_since and e.run_after <= v_now and e.doubt_since is null
+                  and (e.send_before is null or e.send_before > v_now)
+                order by e.priority, e.run_after, e.id limit v_room
+                for no key update skip locked
+            ) due;
+            v_ids := v_ids || v_more;
+            v_left := v_left - cardinality(v_more);
+            if v_highest >= 0 then
+                v_bulk := v_bulk - cardinality(v_more);
+            end if;
+        end loop;
+        v_wake := least(v_wake, v_now + interval '5 seconds');
     end if;
 
     if v_probing then
@@ -492,7 +517,7 @@ begin
             c.claim_seq, c.attempts, c.max_attempts,
             c.doubt_since is not null, v_probing and c.doubt_since is null, c.stream, c.on_doubt::text,
             extract(epoch from c.send_before - v_now)::double precision,
-            extract(epoch from v_now - c.doubt_since)::double precision, c.doubt_since,
+            extract(epoch from v_now - c.doubt_since)::double precision, c.doubt_since::timestamptz,
             c.misses::int, c.asks::int, c.resent, c.ordered, c.waits::int, c.account,
             extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision,
             c.priority < 0 and c.doubt_since is null

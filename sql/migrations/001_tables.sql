@@ -55,7 +55,7 @@ create table notifyq.emails (
     claim_seq           bigint not null default 0,                -- the fence: up at every claim, never down
     account             text,                                     -- where the last send went: asked there only
 
-    doubt_since         timestamptz,                              -- a POST may have been accepted; settle runs from here
+    doubt_since         notifyq.moment,                            -- a POST may have been accepted; settle runs from here
     misses              smallint not null default 0,              -- conclusive "not there" answers, from settle on
     asks                smallint not null default 0,              -- answers from settle on that proved nothing
     resent              boolean not null default false,           -- on_doubt 'resend' is used up

@@ -7,7 +7,7 @@
 -- toast_tuple_target = 128 they would otherwise be pushed out together with the body.
 
 alter table notifyq.emails
-    add column recipient text generated always as (lower(message #>> '{to,0,email}')) stored,
+    add column recipient text generated always as (left(lower(message #>> '{to,0,email}'), 320)) stored,
     add column subject text generated always as (left(message ->> 'subject', 200)) stored,
     add column tag text generated always as (left(message ->> 'tag', 100)) stored;
 alter table notifyq.emails

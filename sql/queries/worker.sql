@@ -7,7 +7,8 @@ select set_config('default_transaction_isolation', 'read committed', false),
        set_config('plan_cache_mode', 'force_generic_plan', false),
        set_config('enable_seqscan', 'off', false),
        set_config('jit', 'off', false),
-       set_config('statement_timeout', '30s', false),
+       -- A little less than the client waits: what it has given up must not be done later.
+       set_config('statement_timeout', $2, false),
        set_config('idle_in_transaction_session_timeout', '30s', false),
        set_config('idle_session_timeout', '0', false),
        set_config('application_name', $1, false)

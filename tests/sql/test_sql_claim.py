@@ -144,6 +144,57 @@ async def test_rows_behind_expired_ones_are_not_forgotten(db: Outbox) -> None:
     assert first[0]["key"] == "good" or come_again
 
 
+async def test_however_many_have_expired_one_claim_ends_a_thousand_of_them_and_takes_what_is_good(
+    db: Outbox,
+) -> None:
+    """All at once would cost the square of their number: after an outage no claim would ever end."""
+    await db.conn.execute(
+        "insert into notifyq.emails (key, message, run_after, send_before) "
+        "select 'expired ' || n, '{}', $1, $2 from generate_series(1, 2500) n",
+        db.at(-100),
+        db.at(-1),
+    )
+    await db.put("good")
+    expired = "select count(*) from notifyq.emails where reason = 'expired'"
+    (first,) = await db.claim(5)
+    assert (first["key"], await db.conn.fetchval(expired)) == ("good", 1000)
+    assert 0 < first["wake_in"] < 0.1
+
+    for _ in range(2):
+        await db.claim(5)
+    assert await db.conn.fetchval(expired) == 2500
+
+
+async def test_what_expires_expires_while_nothing_may_be_sent(db: Outbox) -> None:
+    """Behind a shut gate, too: an operator looks at a queue that says what is still to go."""
+    row_id = await db.put(send_before=db.at(-1))
+
+    await db.claim(0)
+
+    assert await db.status(row_id) == "dead: expired"
+
+
+async def test_forty_priorities_of_urgent_rows_leave_the_bulk_its_own_slots(db: Outbox) -> None:
+    """The rest of many priorities is taken in one walk, and that knows which slots are for whom."""
+    for n in range(40):
+        await db.put(f"future {n}", priority=n - 50, run_after=db.at(3600))
+    for n in range(5):
+        await db.put(f"bulk {n}")
+    await db.put("urgent", priority=-1)
+    rows = await db.call(
+        "claim_emails",
+        worker="w",
+        account="fake:a",
+        slots=5,
+        ask_slots=0,
+        builders=[""],
+        lease=timedelta(seconds=20),
+        bulk_slots=2,
+    )
+
+    assert [row["key"] for row in rows] == ["urgent", "bulk 0", "bulk 1"]
+
+
 async def test_a_doubt_of_another_account_is_not_asked_about_here(db: Outbox) -> None:
     """Another account's search shows nothing, which would be taken for a no."""
     await db.in_state("doubt")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from typing import Any
 
 import asyncpg
@@ -54,6 +55,19 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "metadata with our name": ({"message": MESSAGE | {"metadata": {"NotifyQ": "7"}}}, "metadata"),
     "a tag of two lines": ({"message": MESSAGE | {"tag": "a\nb"}}, "tag"),
     "a stream that is none": ({"message": MESSAGE | {"stream": "a b"}}, "stream"),
+    "a recipient of six thousand characters": (
+        {"message": MESSAGE | {"to": [{"email": "a" * 6000 + "@b.org"}]}},
+        "to",
+    ),
+    "two dots": ({"message": MESSAGE | {"to": [{"email": "a..b@example.org"}]}}, "to"),
+    "an address with a number for a domain": ({"message": MESSAGE | {"to": [{"email": "a@1.2.3.4"}]}}, "to"),
+    "an address with a field of no meaning": (
+        {"message": MESSAGE | {"to": [{"email": "a@b.org", "x": 1}]}},
+        "to",
+    ),
+    "a key of two lines": ({"key": "a\nb"}, "key"),
+    "a blank key": ({"key": "  "}, "key"),
+    "a builder of too long a name": ({"message": {"builder": "b" * 201}}, "builder"),
     "a name that is a number": ({"message": MESSAGE | {"to": [{"email": "a@b.org", "name": 7}]}}, "to"),
     "a tab in the subject": ({"message": MESSAGE | {"subject": "a\tb"}}, "subject"),
     "an attachment that is no base64": (
@@ -176,6 +190,25 @@ async def bulk(db: Outbox, keys: list[str]) -> list[asyncpg.Record]:
         priorities=[0] * n,
         on_doubts=["ask"] * n,
     )
+
+
+@pytest.mark.parametrize("ending", ["cancel_email", "expire_emails"])
+async def test_a_row_with_an_endless_recipient_can_end(db: Outbox, ending: str) -> None:
+    """Whoever inserts it by hand: it did not fit the index of ended emails, and no claim could pass it."""
+    endless = "".join(random.Random(7).choices("abcdefghijklmnopqrstuvwxyz0123456789", k=6000))
+    message = json.dumps({"to": [{"email": f"{endless}@example.org"}], "subject": "s", "text": "t"})
+    row_id = await db.conn.fetchval(
+        "insert into notifyq.emails (key, message, send_before) values ('long', $1, $2) returning id",
+        message,
+        db.at(-1),
+    )
+
+    if ending == "cancel_email":
+        await db.call("cancel_email", id=row_id)
+    else:
+        await db.call("expire_emails", ids=None)
+
+    assert (await db.status(row_id)).startswith("dead")
 
 
 async def test_two_transactions_that_race_on_a_key_make_one_row(notifyq_dsn: str) -> None:

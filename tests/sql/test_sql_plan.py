@@ -35,7 +35,7 @@ select 'ahead ' || n, '{}', now() + interval '1 day' from generate_series(1, $1:
 def candidates() -> str:
     """The claim's own query for due emails, with its variables made parameters."""
     text = FUNCTIONS.read_text()
-    begin = text.index("select b.id, b.send_before")
+    begin = text.index("select b.id\n            from unnest")
     body = text[begin : text.index(") due;", begin)]
     body = re.sub(r"limit v_\w+", "limit $4", body).replace("v_since", "'-infinity'::timestamptz")
     for n, name in enumerate(("p_builders", "v_priority", "v_now"), 1):

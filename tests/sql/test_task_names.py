@@ -65,7 +65,7 @@ async def test_names_without_a_live_worker_are_told(notifyq_pool: asyncpg.Pool[a
 
     await pool.fetch("select notifyq.worker_seen('w', true, array['known'], array['known'])")
     await pool.fetch(
-        "select notifyq.worker_seen('killed', true, array['gone'], '{}', p_now => now() - interval '3 minutes')"
+        "select notifyq.worker_seen('old', true, array['gone'], '{}', p_now => now() - interval '3 minutes')"
     )
 
     assert await _rows(pool) == [("task", "gone", 1), ("task", "new", 2), ("email", "newer", 1)]
