@@ -18,6 +18,7 @@ from typing import Any, Final
 import anyio
 
 from notifyq import backoff
+from notifyq.advice import advice
 from notifyq.attempt import Decision
 from notifyq.db import DATABASE_FAULTS, Complaints, Link, describe, is_about_the_data
 from notifyq.lifecycle import Dead, Doubt, GateSignal, Held, Pending, Sent
@@ -42,6 +43,9 @@ _SPELLING: Final[dict[type, tuple[str, tuple[str, ...]]]] = {
     TaskPending: ("task_pending", ("delay", "charged", "error", "event")),
 }
 
+EXPECTED_ENDS: Final = ("cancelled", "suppressed")
+"""Why a row is dead without being anybody's mistake."""
+
 
 class Recorder:
     """The one writer of a worker.
@@ -57,6 +61,7 @@ class Recorder:
         self._waiting: list[tuple[Decision, asyncio.Event]] = []
         self._work = asyncio.Event()
         self._complaints = Complaints()
+        self._blocked_because = ""
         self._running = anyio.CancelScope(shield=True)
 
     def hand_over(self, decision: Decision) -> asyncio.Event:
@@ -106,6 +111,8 @@ class Recorder:
             return
         if kind is Pending:
             _tell_of_waiting(group)
+        if kind in (Dead, TaskDead):
+            _tell_of_dead(group, {row[0] for row in rows})
         if kind is Sent:
             await self._tell_of_sent(group, [row["answer"] for row in rows])
         else:
@@ -144,6 +151,7 @@ class Recorder:
         throttled = [s for s in signals if s.kind == "throttled"]
         failed = [s for s in signals if s.kind == "failure"]
         if blocked:
+            self._tell_of_blocked(blocked[-1].reason)
             await self._link.fetch("gate_blocked", self._account, blocked[-1].reason)
         elif throttled:
             longest = max(throttled, key=lambda s: (s.probe, s.retry_after or 0))
@@ -154,9 +162,17 @@ class Recorder:
             probe = any(s.probe for s in failed)
             await self._link.fetch("gate_failed", self._account, len(failed), probe, failed[-1].reason)
 
+    def _tell_of_blocked(self, reason: str) -> None:
+        """Once a reason, until mail flows again: it is found anew by each probe."""
+        if reason != self._blocked_because:
+            self._blocked_because = reason
+            log.error("%s refuses this account: %s; %s", self._account, reason, advice(reason))
+
     async def _open_gate(self, signals: Sequence[GateSignal]) -> None:
         successes = [s for s in signals if s.kind == "success"]
         bad = len(successes) < len(signals)
+        if successes and not bad:
+            self._blocked_because = ""
         if successes and (bad or self._gate_troubled() or any(s.probe for s in successes)):
             await self._link.fetch("gate_succeeded", self._account, any(s.probe for s in successes))
 
@@ -171,6 +187,26 @@ def _tell_of_lost(group: list[Decision], recorded: set[int]) -> None:
     for decision in group:
         if decision.claim.id not in recorded:
             log.warning("%s: its claim was lost, so its end was not recorded", _name(decision))
+
+
+def _tell_of_dead(group: list[Decision], recorded: set[int]) -> None:
+    """The reason of a task is in its row only: it may quote what is private."""
+    for decision in group:
+        dead, claim = decision.transition, decision.claim
+        if claim.id not in recorded or not isinstance(dead, Dead | TaskDead) or dead.reason in EXPECTED_ENDS:
+            continue
+        if isinstance(claim, TaskClaim):
+            log.warning(
+                "task %d (%s) is dead (%s): `notifyq show task:%d`",
+                claim.id,
+                claim.name,
+                dead.reason,
+                claim.id,
+            )
+        else:
+            log.warning(
+                "email %d is dead (%s): %s; `notifyq show %d`", claim.id, dead.reason, dead.error, claim.id
+            )
 
 
 def _tell_of_waiting(group: list[Decision]) -> None:

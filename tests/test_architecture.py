@@ -24,7 +24,7 @@ SQL = ROOT.parent / "sql"
 LAYERS: dict[str, str] = {
     "values": "errors address message_rules attachment message settings cleaning schedule arguments tasks "
     "builders",
-    "decisions": "provider backoff clock_watch low_water lifecycle task_lifecycle",
+    "decisions": "provider advice backoff clock_watch low_water lifecycle task_lifecycle",
     "edges": "sqlfiles blame cancellation db postmark_payload postmark_answers postmark_connection "
     "postmark_search postmark attempt",
     "the way in, the bell, the schema": "enqueue listener migrate",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from notifyq.advice import advice
 from notifyq.cli.display import span
 from notifyq.headline import FAILED_DAYS, LATE, Facts
 
@@ -75,7 +76,7 @@ def gate_words(gate: Status) -> str:
             return f"{name}: closed{because}; the next due email is a probe"
         case _:
             look = f"in {span(wait)}" if wait > 0 else "now"
-            return f"{name}: blocked{because}; the next look is {look}"
+            return f"{name}: blocked{because}; {advice(gate['reason'])}; the next look is {look}"
 
 
 def summary(facts: Status, judged: Facts) -> list[str]:

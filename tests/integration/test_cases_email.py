@@ -282,6 +282,8 @@ async def test_case_9_a_bad_token_loses_nothing_and_says_so(
     await outbox.until_statuses({"pending": 50})
     assert len(outbox.fake.posts) <= 5
     assert "blocked" in caplog.text
+    told = [line for line in caplog.messages if "refuses this account: HTTP 401" in line]
+    assert len(told) == 1 and told[0].endswith("; look at POSTMARK_SERVER_TOKEN")
     assert "test-token" not in caplog.text
 
     outbox.fake.token = "test-token"

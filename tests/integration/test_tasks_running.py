@@ -263,6 +263,7 @@ async def test_a_call_that_fails_says_in_the_log_where_its_text_is(
     for words in (("show", f"task:{id}"), ("list", "tasks")):
         shown = await asyncio.to_thread(command.notifyq, notifyq_dsn, *words)
         assert "RuntimeError: no such photo" in shown.stdout
+    assert f"task {id} (fails) is dead (exhausted): `notifyq show task:{id}`" in caplog.messages
 
 
 async def test_a_call_may_ask_to_run_again_later(fleet: Fleet) -> None:

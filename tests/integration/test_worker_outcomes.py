@@ -25,8 +25,10 @@ async def test_an_accepted_email_is_sent_with_the_providers_id(outbox: Outbox) -
 @pytest.mark.parametrize(
     ("code", "reason"), [(300, "rejected"), (406, "suppressed"), (402, "rejected"), (500, "rejected")]
 )
-async def test_a_fault_of_the_message_is_final_at_once(outbox: Outbox, code: int, reason: str) -> None:
-    """Trying the same words again would get the same answer, and each try costs the sender's name."""
+async def test_a_fault_of_the_message_is_final_at_once_and_is_logged(
+    outbox: Outbox, code: int, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Trying the same words again would get the same answer. A suppression is no mistake: not logged."""
     outbox.fake.fault(faults.refused(code))
     await outbox.start()
 
@@ -35,6 +37,10 @@ async def test_a_fault_of_the_message_is_final_at_once(outbox: Outbox, code: int
     row = await outbox.until("dead")
     assert (reason, 1) == (row["reason"], len(outbox.fake.posts))
     assert row["last_error"]
+    await outbox.stop()
+    line = f"email {row['id']} is dead ({reason}): {row['last_error']}; `notifyq show {row['id']}`"
+    assert (line in caplog.messages) is (reason != "suppressed")
+    assert ("is dead" in caplog.text) is (reason != "suppressed")
 
 
 async def test_a_maintenance_answer_puts_it_off_by_about_two_minutes(outbox: Outbox) -> None:
