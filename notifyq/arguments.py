@@ -35,8 +35,11 @@ class Parameters:
         self._hints: dict[str, Any] | None = None
         signature = inspect.signature(function)
         parameters = list(signature.parameters.values())
-        if len(parameters) < skip:
-            raise TypeError(f"{function.__qualname__} takes no first parameter (a context, or a connection)")
+        if skip and not (parameters and _takes_what_the_worker_brings(parameters[0])):
+            raise TypeError(
+                f"{function.__qualname__} takes no first parameter (a context, or a connection): "
+                "its first one is what the worker brings, not an argument"
+            )
         self._signature = signature.replace(parameters=parameters[skip:])
         for parameter in parameters[skip:]:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):
@@ -58,11 +61,31 @@ class Parameters:
         bound = self._bind((), stored)
         return {name: self._restore(name, value) for name, value in bound.items()}
 
+    def check_names(self, given: Mapping[str, Any]) -> None:
+        """Raise TypeError unless these are the names of one call's arguments; values do not matter.
+
+        Example: ``check_names({"order_id": 7})``
+        """
+        self._bind((), given)
+
     def _bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         try:
             return self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{self._function.__qualname__}: {error}") from None
+            why = self._misfit(args, kwargs) or str(error)
+        takes = ", ".join(self._signature.parameters) or "no arguments"
+        raise TypeError(f"{self._function.__qualname__}: {why}; it takes {takes}")
+
+    def _misfit(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+        """What is wrong with a call's names, so that it is seen at a glance which one is meant."""
+        parameters = self._signature.parameters
+        if len(args) > sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters.values()):
+            return "give arguments by name"
+        if unexpected := [name for name in kwargs if name not in parameters]:
+            return f"unexpected {', '.join(map(repr, unexpected))}"
+        needed = list(parameters.values())[len(args) :]
+        missing = [p.name for p in needed if p.default is p.empty and p.name not in kwargs]
+        return f"missing {', '.join(map(repr, missing))}" if missing else ""
 
     def _hint(self, name: str) -> Any:
         if self._hints is None:
@@ -99,6 +122,15 @@ class Parameters:
 
     def _refusal(self, name: str, why: str) -> TypeError:
         return TypeError(f"{self._function.__qualname__}: {name}: {why}")
+
+
+_PLAIN = (int, float, str, bytes, bool, dict, list, set, tuple)
+
+
+def _takes_what_the_worker_brings(first: inspect.Parameter) -> bool:
+    """Tell a context or a connection from the first argument of a function that forgot it."""
+    positional = first.kind in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD, first.VAR_POSITIONAL)
+    return positional and first.annotation not in (*_PLAIN, *(kind.__name__ for kind in _PLAIN))
 
 
 def _reason(error: Exception) -> str:

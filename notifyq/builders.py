@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 from notifyq.arguments import Parameters
 from notifyq.message import Email, OnDoubt
-from notifyq.tasks import Registry
+from notifyq.tasks import Registry, check_declaration, check_is_bare
 
 __all__ = ["Builder", "DeferredEmail", "Unrenderable", "email", "registered"]
 
@@ -129,7 +129,8 @@ def email(
     *stream*, *priority* and *on_doubt* belong to the kind of mail, so they are declared here: they are
     needed before the email is made. *sample* holds arguments for the operator's preview.
 
-    Raises ValueError for a name that another function has, TypeError for parameters that cannot be stored.
+    Raises ValueError for a name that another function has, TypeError for parameters that cannot be stored
+    and for a *sample* that does not fit them.
 
     Example::
 
@@ -140,10 +141,13 @@ def email(
                 raise notifyq.Unrenderable("the order was deleted")
             return notifyq.Email(key=f"order-shipped:{order_id}", to=order["email"], ...)
     """
-    if not 1 <= len(name) <= 200 or "\x00" in name:
-        raise ValueError("a builder's name has 1 to 200 characters, and no NUL")
+    check_declaration("email", name)
 
     def declare(function: Callable[..., Any]) -> TypedBuilder[Any, Any, Any]:
+        check_is_bare("email", function)
+        parameters = Parameters(function, skip=int(connection))
+        if sample is not None:
+            _check_sample(parameters, sample)
         declared: TypedBuilder[Any, Any, Any] = TypedBuilder(
             name=name,
             function=function,
@@ -152,9 +156,16 @@ def email(
             priority=priority,
             on_doubt=on_doubt,
             sample=sample,
-            parameters=Parameters(function, skip=int(connection)),
+            parameters=parameters,
         )
         registered.add(name, declared, function)
         return declared
 
     return declare
+
+
+def _check_sample(parameters: Parameters, sample: Mapping[str, Any]) -> None:
+    try:
+        parameters.check_names(sample)
+    except TypeError as error:
+        raise TypeError(f"sample: {error}") from None

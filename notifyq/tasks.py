@@ -13,7 +13,7 @@ import math
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, NoReturn, ParamSpec, Protocol
 
 from notifyq.arguments import Parameters
 from notifyq.schedule import Missed, Schedule
@@ -25,6 +25,8 @@ __all__ = [
     "RetryLater",
     "Task",
     "TaskContext",
+    "check_declaration",
+    "check_is_bare",
     "periodic",
     "registered",
     "task",
@@ -130,9 +132,21 @@ class Task(Generic[P]):
     parameters: Parameters = field(repr=False)
     schedule: Schedule | None = None
 
-    def __call__(self, ctx: TaskContext, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Run it here and now, as the function it is: for tests."""
-        return self.function(ctx, *args, **kwargs)
+    if TYPE_CHECKING:
+
+        def __call__(self, ctx: TaskContext, *args: P.args, **kwargs: P.kwargs) -> Any:
+            """Run it here and now, as the function it is: for tests."""
+
+    else:
+
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            """Run it here and now, as the function it is: for tests. Raises TypeError without a context."""
+            if not args and "ctx" not in kwargs:
+                raise TypeError(
+                    f"task {self.name!r} runs in a worker, with a context: to enqueue it, "
+                    f"`await notifyq.enqueue(conn, {self.function.__name__}.call(...))`"
+                )
+            return self.function(*args, **kwargs)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call:
         """One use of it. Raises TypeError for arguments that do not fit or JSON cannot keep."""
@@ -155,6 +169,29 @@ class Registry(dict[str, Any]):
                 f"{name!r} is declared twice: in {_place(known.function)} and in {_place(function)}"
             )
         self[name] = thing
+
+
+def check_declaration(decorator: str, name: Any) -> None:
+    """Raise TypeError or ValueError unless *name* can be the name that *decorator* was given.
+
+    Example: ``check_declaration("task", "resize")``
+    """
+    if not isinstance(name, str):
+        raise TypeError(f'@notifyq.{decorator} takes a name: @notifyq.{decorator}("a-name")')
+    if not 1 <= len(name) <= 200 or "\x00" in name:
+        raise ValueError(f"@notifyq.{decorator}: a name has 1 to 200 characters, and no NUL")
+
+
+def check_is_bare(decorator: str, function: Any) -> None:
+    """Raise TypeError if *function* has been declared as a task or a builder already.
+
+    Example: ``check_is_bare("email", order_shipped)``
+    """
+    if isinstance(getattr(function, "parameters", None), Parameters):
+        kind = "task" if isinstance(function, Task) else "builder"
+        raise TypeError(
+            f"@notifyq.{decorator} goes on a plain function: {function.name!r} is a {kind} already"
+        )
 
 
 registered: Registry = Registry()
@@ -192,8 +229,7 @@ def task(
         @notifyq.task("resize", limit=4)
         async def resize(ctx: notifyq.TaskContext, *, photo_id: int) -> None: ...
     """
-    if not 1 <= len(name) <= 200 or "\x00" in name:
-        raise ValueError("a task's name has 1 to 200 characters, and no NUL")
+    check_declaration("task", name)
     if (limit is not None and limit < 1) or max_attempts < 1:
         raise ValueError(f"task {name!r}: limit and max_attempts are at least 1")
     for what, value in (("timeout", timeout), ("backoff", backoff), ("backoff_cap", backoff_cap)):
@@ -201,6 +237,7 @@ def task(
             raise ValueError(f"task {name!r}: {what} is a number of seconds above 0")
 
     def declare(function: Callable[Concatenate[TaskContext, P], Awaitable[None] | None]) -> Task[P]:
+        check_is_bare("task", function)
         declared: Task[P] = Task(
             name=name,
             function=function,
@@ -241,6 +278,8 @@ def periodic(
     schedule = Schedule(expression=expression, timezone=timezone, missed=missed)
 
     def plan(planned: Task[P]) -> Task[P]:
+        if not isinstance(planned, Task):
+            raise TypeError("@notifyq.periodic plans a task: put @periodic above @task")
         planned.parameters.pack((), {})  # refuses a task that cannot be called without arguments
         scheduled = replace(planned, schedule=schedule)
         registered.add(planned.name, scheduled, planned.function)

@@ -244,7 +244,7 @@ def example(first: int, *, second: str = "b") -> None: ...
     [
         ((), {}, "first"),
         ((1,), {"third": 1}, "third"),
-        ((1, "b"), {}, "too many"),
+        ((1, "b"), {}, "by name"),
         ((1,), {"first": 2}, "first"),
     ],
 )
