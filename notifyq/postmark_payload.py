@@ -20,6 +20,9 @@ __all__ = ["build_postmark_payload", "payload_for", "shunt"]
 MAX_ORIGINAL_TO: Final = 900
 """A header's line may be 998 characters (RFC 5322); what does not fit is counted, not listed."""
 
+ONE_ADDRESS: Final = "must be one address such as shop@example.com or Shop <shop@example.com>"
+"""The rule for a variable: unlike a recipient's field, it may hold a name."""
+
 
 def build_postmark_payload(
     email: Email, env: Mapping[str, str] | None = None, *, uid: UUID | None = None, claim: int | None = None
@@ -135,5 +138,5 @@ def _parsed(name: str, value: str) -> Address:
     try:
         return Address.parse(value)
     except InvalidEmail as error:
-        rule = f"must be one address such as shop@example.com or Shop <shop@example.com> ({error.rule})"
+        rule = ONE_ADDRESS if error.rule.startswith("must be one address") else error.rule
         raise InvalidSettings(name, rule) from None

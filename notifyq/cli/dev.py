@@ -64,12 +64,15 @@ def dev(app: str | None, admin: tuple[str, int], port: int) -> None:
 def _check_here(url: str) -> None:
     """Refuse a database that may be the real one: its mail would be marked as sent and reach nobody."""
     parts = urlsplit(url)
-    in_query = parse_qs(parts.query).get("host")  # counts before the one in its usual place
+    asked = parse_qs(parts.query)
+    # A service's host lies in a file, which need not be read to be distrusted.
+    by_service = [*asked.get("service", ()), *asked.get("servicefile", ()), os.environ.get("PGSERVICE", "")]
+    in_query = asked.get("host")  # counts before the one in its usual place
     places = in_query or [parts.netloc.rpartition("@")[2] or os.environ.get("PGHOST", "")]
-    if not all(_is_here(place) for place in ",".join(places).split(",")):
+    if any(by_service) or not all(_is_here(place) for place in ",".join(places).split(",")):
         raise Failed(
             "dev gives what is due in the database to a fake Postmark, so DATABASE_URL must be on this "
-            "machine: unset it to use the embedded database"
+            "machine, and name no service (PGSERVICE): unset it to use the embedded database"
         )
 
 
@@ -88,11 +91,14 @@ async def _dev(admin: tuple[str, int], port: int) -> None:
         _check_here(url)
         await check(pool)
         env = {**os.environ, **fake.env()}
-        env["EMAIL_FROM"] = env.get("EMAIL_FROM", "").strip() or SENDER
+        named = env.get("EMAIL_FROM", "").strip()
+        env["EMAIL_FROM"] = named or SENDER
         made = Worker(pool, provider=Postmark(env=env), settings=SETTINGS)
         async with page(pool, *admin, worker=made) as address:
             if not database_url():
                 note(f"for your app:  export DATABASE_URL='{url}'")
+            if not named:
+                note(f"EMAIL_FROM is not set: emails that name no sender are sent by {SENDER}, here only")
             note(f"the page is at {address} and the fake Postmark at {fake.url} (Ctrl-C ends it)")
             tg.start_soon(_show_sent, fake)
             await run_until_told(made)

@@ -21,10 +21,11 @@ from notifyq.builders import DeferredEmail
 from notifyq.cli.database import connected
 from notifyq.cli.display import clean, say, show_json
 from notifyq.cli.options import DURATION, PAIR, TIME, json_or_text, pairs
-from notifyq.cli.runner import run
+from notifyq.cli.runner import note, run
 from notifyq.enqueue import Enqueued
 from notifyq.enqueue import enqueue as enqueue_email
 from notifyq.errors import InvalidEmail
+from notifyq.headline import read_facts
 from notifyq.message import Email
 from notifyq.sqlfiles import query
 
@@ -210,6 +211,8 @@ async def _send(order: Order, answering: Answering) -> int:
         if not answering.wait:
             _answer("email", enqueued, answering.as_json)
             return 0
+        if not read_facts(await conn.fetchrow(query("page_pulse"))).workers:
+            note("no worker is running, so nothing is sent: start `notifyq worker` (or `notifyq dev`)")
         end = await _wait_for_end(conn, enqueued.id, answering.timeout)
     facts = {"id": enqueued.id, "created": enqueued.created, **end}
     if answering.as_json:

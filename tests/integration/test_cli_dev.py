@@ -34,6 +34,7 @@ async def test_dev_runs_an_app_s_task_prints_its_email_and_shows_it_on_the_page(
     words = ("dev", "--app", "dev_app", "--admin", "127.0.0.1:0")
     async with running(notifyq_dsn, *words, stdout=asyncio.subprocess.PIPE) as process:
         assert "1 task (greet)" in await process.says("dev_app")
+        assert "dev@example.com" in await process.says("EMAIL_FROM is not set")
         url = re.search(r"http://\S+", await process.says("the page is at"))
         assert url is not None and process.process.stdout is not None
         await process.says("is ready")
@@ -56,6 +57,9 @@ async def test_dev_runs_an_app_s_task_prints_its_email_and_shows_it_on_the_page(
         ("postgresql://app@db.example.com/app", {}),
         ("postgresql://app@localhost/app?host=db.example.com", {}),
         ("postgresql:///app", {"PGHOST": "db.example.com"}),
+        ("postgresql://app@localhost/app?service=example.com", {}),
+        ("postgresql://app@localhost/app?servicefile=/etc/example.com", {}),
+        ("postgresql://app@localhost/app", {"PGSERVICE": "example.com"}),
         ("postgresql://app@localhost:5432,db.example.com:5432/app", {}),
     ],
 )

@@ -102,8 +102,29 @@ async def test_send_wait_tells_how_it_ended(
 
     assert (sent.returncode, json.loads(sent.stdout)["status"]) == (0, "sent")
     assert json.loads(sent.stdout)["provider_message_id"] == fake_postmark.accepted[0].message_id
+    assert "no worker" not in sent.stderr
     assert (dead.returncode, json.loads(dead.stdout)["reason"]) == (1, "suppressed")
     assert (late.returncode, json.loads(late.stdout)["status"]) == (1, "pending")
+
+
+def test_send_wait_says_that_no_worker_runs(notifyq_dsn: str) -> None:
+    """Waiting a minute for what cannot come would look like a slow provider. The answer itself stays JSON."""
+    result = notifyq(
+        notifyq_dsn,
+        "send",
+        "--key",
+        "k",
+        "--to",
+        "a@example.com",
+        *FLAGS[2:],
+        "--wait",
+        "--timeout",
+        "0.1",
+        "--json",
+    )
+
+    assert "no worker is running" in result.stderr
+    assert (result.returncode, json.loads(result.stdout)["status"]) == (1, "pending")
 
 
 def test_enqueue_reads_arguments_as_json_where_they_are_json(notifyq_dsn: str) -> None:

@@ -148,3 +148,14 @@ def test_what_the_worker_adds_fits_into_the_margin_kept_for_it() -> None:
     stored = len(json.dumps(full.message(), ensure_ascii=False, separators=(",", ":")).encode())
 
     assert sent - stored < WORKER_ADDS
+
+
+@pytest.mark.parametrize("value", ["nobody", "a@example.com,b@example.com", "Shop <shop>", "a b@example.com"])
+@pytest.mark.parametrize("name", ["EMAIL_FROM", "EMAIL_SHUNT"])
+def test_a_malformed_variable_is_told_its_rule_once(name: str, value: str) -> None:
+    """Two rules that differ leave open which one counts: a name is allowed here, unlike in a field."""
+    with pytest.raises(InvalidSettings) as caught:
+        build_postmark_payload(email(from_=None), {"EMAIL_FROM": "shop@example.com", name: value})
+
+    assert str(caught.value).count("must be") == 1
+    assert "no name" not in str(caught.value) and value not in str(caught.value)
