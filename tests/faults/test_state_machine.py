@@ -408,6 +408,7 @@ def _play(machine: type[Protocol], examples: int, steps: int) -> None:
     )
 
 
+@pytest.mark.timeout(400)  # it empties its tables 80 times, and a busy disk takes a second for each
 def test_no_order_of_events_breaks_the_promise(machine: type[Protocol]) -> None:
     """Forty steps by anybody, in any order, then a healthy day: each row ends once, and truly."""
     _play(machine, 80, 40)
