@@ -125,8 +125,7 @@ class Worker:
             # Each has its own limit; none is skipped because the database did not answer another.
             with anyio.CancelScope(shield=True):
                 for link in (claims, records):
-                    with suppress(*DATABASE_FAULTS):
-                        await link.close()
+                    await link.close()
                 await self._provider.close()
 
     async def _serve(self, claims: Link, records: Link, task_status: TaskStatus[None]) -> None:
