@@ -54,6 +54,8 @@ class Renderer:
             raise Unrenderable(f"the stored message cannot be read ({type(error).__name__})") from None
         if "builder" not in stored:
             return Email.from_message(claim.key, stored)
+        if stored["builder"] not in self._builders:  # what is claimed is served, but for a name that is none
+            raise Unrenderable("builder: must be the name of a builder")
         builder = self._builders[stored["builder"]]
         try:
             arguments = builder.parameters.unpack(stored.get("args", {}))

@@ -381,7 +381,7 @@ begin
         v_wake := least(v_wake, v_early);
     end if;
     v_probing := v_probing and v_left > 0;
-    if v_expired and notifyq.expire_emails(null, v_now) = 1000 then
+    if v_expired and notifyq.expire_emails(v_now) = 1000 then
         -- There may be more. All at once would cost the square of their number.
         v_wake := least(v_wake, v_now + interval '10 milliseconds');
     end if;
@@ -551,10 +551,9 @@ begin
     return v_count;
 end $$;
 
--- Past send_before: dead, never POSTed late. p_ids null: all that are past it, 1,000 at most a call.
-create or replace function notifyq.expire_emails(
-    p_ids bigint[] default null, p_now timestamptz default null
-) returns int language plpgsql as $$
+-- Past send_before: dead, never POSTed late. 1,000 at most a call.
+create or replace function notifyq.expire_emails(p_now timestamptz default null) returns int
+language plpgsql as $$
 declare
     v_now   timestamptz := coalesce(p_now, clock_timestamp());
     v_count int;
@@ -562,7 +561,6 @@ begin
     with past as (
         select e.id from notifyq.emails e
         where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null
-          and (p_ids is null or e.id = any (p_ids))
         order by e.send_before limit 1000
         for no key update skip locked
     ), expired as (
@@ -947,7 +945,7 @@ create or replace function notifyq.sweep_emails(
     p_now timestamptz default null
 ) returns table (expired int, held int, purged int) language plpgsql as $$
 begin
-    expired := notifyq.expire_emails(null, p_now);
+    expired := notifyq.expire_emails(p_now);
     held := notifyq.hold_unaskable(p_account, p_grace, p_oldest_doubt, p_now);
     purged := case when p_retention is null then 0 else notifyq.purge_emails(p_retention, 1000, p_now) end;
     return next;

@@ -206,7 +206,7 @@ async def test_a_row_with_an_endless_recipient_can_end(db: Outbox, ending: str) 
     if ending == "cancel_email":
         await db.call("cancel_email", id=row_id)
     else:
-        await db.call("expire_emails", ids=None)
+        await db.call("expire_emails")
 
     assert (await db.status(row_id)).startswith("dead")
 
