@@ -336,3 +336,13 @@ async def test_the_log_never_quotes_what_a_builder_was_given(
         await fleet.until_email(await fleet.put(reset.deferred(user_id=7), key="password-reset:7"), "sent")
 
     assert TOKEN not in caplog.text and "example" not in caplog.text
+
+
+async def test_an_inserted_row_whose_builder_is_no_name_is_unrenderable(outbox: Outbox) -> None:
+    """Put there by hand, it was an internal error that was tried again and again."""
+    await outbox.start()
+    await outbox.pool.execute(
+        """insert into notifyq.emails (key, message) values ('k', '{"builder": null}')"""
+    )
+
+    assert (await outbox.until("dead"))["reason"] == "unrenderable"
