@@ -107,8 +107,6 @@ async def test_no_sweep_expires_what_may_have_been_accepted(outbox: Outbox) -> N
         await outbox.put(send_before=datetime.now(UTC) + timedelta(hours=1))
         await outbox.until_event("too early")
 
-    expired = await outbox.pool.fetchval(
-        "select notifyq.expire_emails(clock_timestamp() + interval '2 h')"
-    )
+    expired = await outbox.pool.fetchval("select notifyq.expire_emails(clock_timestamp() + interval '2 h')")
 
     assert (expired, (await outbox.row())["status"]) == (0, "doubt")

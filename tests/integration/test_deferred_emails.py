@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import pytest
 import task_dump
-from outbox import an_email, until
+from outbox import Outbox, an_email, until
 from task_fleet import Fleet
 
 import notifyq
