@@ -26,6 +26,7 @@ The timer stays behind all of it. Only the timer finds a row (model: tests/model
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import time
@@ -33,7 +34,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import anyio
 
@@ -71,20 +72,24 @@ QUIET_TURNS: Final = 3
 FORGOTTEN: Final = 2.0
 """A row that was due for longer than this, found by the timer: the holder of the seat does not hear."""
 
+CLAIMS_FIRST: Final = 0.005
+"""Seconds after a ring until anything else is thought of."""
+
 PASS_AT_MOST_EVERY: Final = 0.25
 CALL_AT_MOST_EVERY: Final = 0.5
 LOOK_LIMIT: Final = 1.0
 """Lanes that have not looked so many seconds after a ring cannot: their claims fail or hang."""
 
 
+LooksDue: TypeAlias = tuple[tuple[int, int], ...]
+"""For each lane: how many turns it will have made, and how many rows it had claimed before."""
+
+
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A look that the lanes owe. *rung*: a ring asked for it.
+    """A look that the lanes owe. *rung*: a ring asked for it."""
 
-    For each lane: how many turns it will have made then, and how many rows it had claimed before.
-    """
-
-    due: tuple[tuple[int, int], ...]
+    due: LooksDue
     rung: bool
 
 
@@ -247,7 +252,7 @@ class Bell:
         self._rings.clear()
         # Once more after the grant: what was enqueued without a ring is visible now. Others may know it.
         self._owes_call = True
-        self._expect_look(rung=False)
+        self._look = Look(self._looks_due(), rung=self._look is not None and self._look.rung)
         self._ring_lanes()
         self._stir()
 
@@ -282,20 +287,26 @@ class Bell:
         await anyio.sleep(CALL_AT_MOST_EVERY)
 
     def _on_ring(self) -> None:
-        # First of all: whoever is woken first runs first, and an email waits.
-        self._ring_lanes()
-        now = time.monotonic()
-        self._rings.append(now)
-        dawn = len(self._rings) == FAST[0] and now - self._rings[0] < FAST[1]
-        if self._look is None or (dawn and not self._fast):
-            self._stir()
-        self._fast = self._fast or dawn
-        self._expect_look(rung=True)
+        # An email waits for the lanes' claims, and uvloop sends them when all that is ready has run: so
+        # everything else comes later.
+        due = self._looks_due()
+        for lane in self._lanes:
+            lane.ring(fresh=True)
+        asyncio.get_running_loop().call_later(CLAIMS_FIRST, self._note_ring, time.monotonic(), due)
 
-    def _expect_look(self, *, rung: bool) -> None:
+    def _note_ring(self, at: float, due: LooksDue) -> None:
+        self._rings.append(at)
+        dawn = len(self._rings) == FAST[0] and at - self._rings[0] < FAST[1]
+        news = self._look is None or (dawn and not self._fast)
+        self._fast = self._fast or dawn
+        self._look = Look(due, rung=True)
+        self._judge_look()
+        if news:
+            self._stir()
+
+    def _looks_due(self) -> LooksDue:
         # A claim that is under way may be too early to see what is rung for.
-        due = tuple((lane.turns + (1 if lane.resting else 2), lane.claimed) for lane in self._lanes)
-        self._look = Look(due, rung or (self._look is not None and self._look.rung))
+        return tuple((lane.turns + (1 if lane.resting else 2), lane.claimed) for lane in self._lanes)
 
     def _judge_look(self) -> None:
         """Once all lanes have looked: was there something that another worker may have to take?"""

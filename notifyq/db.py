@@ -6,6 +6,7 @@ because a pool's release costs a round trip and a claim must not wait behind som
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -68,7 +69,7 @@ class Link:
         self._purpose = purpose
         self._timeout = timeout
         self._held: Any = None
-        self._turn = anyio.Lock(fast_acquire=True)
+        self._turn = asyncio.Lock()
 
     async def fetch(self, query: str, *args: Any) -> list[asyncpg.Record]:
         """Run the named *query*. Raises one of `DATABASE_FAULTS`; the next call then starts afresh."""

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from operator import itemgetter
 from typing import Any
 
 from notifyq import attempt
@@ -64,6 +65,7 @@ class EmailWork:
     ) -> None:
         self._worker = worker
         self._provider = provider
+        self._account = provider.account
         self._settings = settings
         self._link = link
         self._recorder = recorder
@@ -83,33 +85,37 @@ class EmailWork:
         """True unless the gate was open, with nothing failing, at the last claim."""
         return self.gate != "open" or self.gate_failures > 0
 
-    async def claim(self, room: Room) -> Batch[EmailJob]:
+    async def claim(self, room: Room, *, rung: bool) -> Batch[EmailJob]:
         """Claim emails to send and doubts to ask about, as many as there is *room* for."""
         claimed_at = steady_clock()
+        since = self._mark.since(claimed_at)
+        first = rung and room.bulk > 0 and since is None and not self.gate_troubled()
         ask_slots = max(0, min(self._settings.ask_slots - self._asking, room.bulk))
         rows = await self._link.fetch(
             "claim_emails",
             self._worker,
-            self._provider.account,
+            self._account,
             room.slots,
             ask_slots,
             self._builders,
             self._lease,
             room.bulk,
-            self._mark.since(claimed_at),
+            since,
+            first,
         )
+        jobs = [self._job(row, claimed_at) for row in rows if row["id"] is not None]
+        self._jobs.update(jobs)
+        if first:
+            return Batch(jobs=jobs, first=True)
         head = rows[0]
         self._note_gate(head["gate"], head["gate_failures"])
         self._note_clock(head["clock"], claimed_at)
-        claimed = sum(row["id"] is not None for row in rows)
         self._mark.note(
             head["clock"],
             started=claimed_at,
             ended=steady_clock(),
-            everything=claimed < room.bulk and head["gate"] == "open",
+            everything=len(jobs) < room.bulk and head["gate"] == "open",
         )
-        jobs = [self._job(row, claimed_at) for row in rows if row["id"] is not None]
-        self._jobs.update(jobs)
         self._asking += sum(job.claim.asking for job in jobs)
         return Batch(
             jobs=jobs,
@@ -217,7 +223,7 @@ class EmailWork:
 
     def _job(self, row: Any, claimed_at: float) -> EmailJob:
         claim = Claim(
-            **{name: row[name] for name in _CLAIM_COLUMNS},
+            **dict(zip(_CLAIM_COLUMNS, _claim_values(row), strict=True)),
             doubt_age=row["doubt_age"] or 0.0,
             waited=row["waited"] or 0.0,
         )
@@ -240,7 +246,7 @@ class EmailWork:
     def _note_gate(self, state: str, failures: int) -> None:
         if state != self.gate:
             say = log.info if state == "open" else log.warning
-            say("the gate of %s is %s", self._provider.account, state)
+            say("the gate of %s is %s", self._account, state)
         self.gate, self.gate_failures = state, failures
 
 
@@ -266,3 +272,4 @@ _CLAIM_COLUMNS = (
     "ordered",
     "waits",
 )
+_claim_values = itemgetter(*_CLAIM_COLUMNS)

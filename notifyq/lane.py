@@ -49,7 +49,7 @@ class Batch(Generic[Job]):
     """What a claim brought, and when to come again (*wake_in* seconds; None: nothing is known to be due).
 
     *waited* is the longest that one of the rows had been due, in seconds. *held_back*: more may be due that
-    only a freed slot can take.
+    only a freed slot can take. *first*: it was only a first look, and nothing but its jobs means anything.
     """
 
     jobs: list[Job] = field(default_factory=list)
@@ -57,13 +57,18 @@ class Batch(Generic[Job]):
     waited: float = 0.0
     held_back: bool = False
     others_at_work: bool = False
+    first: bool = False
 
 
 class Work(Protocol[Job]):
     """What a lane works on."""
 
-    async def claim(self, room: Room) -> Batch[Job]:
-        """Claim as many rows as there is *room* for. Raises one of `DATABASE_FAULTS`."""
+    async def claim(self, room: Room, *, rung: bool) -> Batch[Job]:
+        """Claim as many rows as there is *room* for. Raises one of `DATABASE_FAULTS`.
+
+        *rung*: the bell woke an idle lane. A first look that is quicker than a whole claim is welcome; a
+        whole one follows it at once.
+        """
 
     async def release_lost(self) -> None:
         """Give back what was claimed by an earlier `claim` whose answer never came."""
@@ -115,6 +120,7 @@ class Lane(Generic[Job]):
         self._bulk_under_way = 0
         self._only_to_write = 0
         self._wake = asyncio.Event()
+        self._rung = False
         self._complaints = Complaints()
         self._unanswered = False
         self._empty_handed = EMPTY_HANDED
@@ -152,8 +158,9 @@ class Lane(Generic[Job]):
         slots = most + self._settings.urgent_slots - (len(self._under_way) - self._only_to_write) - late
         return Room(slots=max(0, slots), bulk=max(0, min(slots, most - self._bulk_under_way - late)))
 
-    def ring(self) -> None:
-        """Something may be due."""
+    def ring(self, *, fresh: bool = False) -> None:
+        """Something may be due. *fresh*: somebody has enqueued it just now."""
+        self._rung = self._rung or (fresh and self.resting)
         self._wake.set()
 
     def drain(self) -> None:
@@ -185,20 +192,27 @@ class Lane(Generic[Job]):
         if room.slots == 0:
             return self._nap()
         by_timer, self._by_timer = self._by_timer, False
+        rung, self._rung = self._rung and not (self.backlog or self._held_back), False
         if self._unanswered:
             await self._work.release_lost()
         self._unanswered = True
-        batch = await self._work.claim(room)
+        batch = await self._work.claim(room, rung=rung)
         self._unanswered = False
         for job in batch.jobs:
             self._under_way[job] = self._work.name_of(job)
             self._bulk_under_way += not self._work.is_urgent(job)
             attempts.create_task(self._attempt(job))
-        self._count(batch, room)
+        if not batch.first:
+            self._count(batch, room)
         if batch.jobs and not self.backlog:
-            # Their bytes leave before anybody else is told. With a backlog the next claim comes first:
+            # Their bytes leave before anybody else is told: in one turn of the loop they are written, and
+            # uvloop sends what was written at the turn's end. With a backlog the next claim comes first:
             # the database works on it meanwhile.
             await asyncio.sleep(0)
+            await asyncio.sleep(0)
+        if batch.first:
+            self.claimed += len(batch.jobs)
+            return 0.0
         self._changed()
         if batch.others_at_work:
             self._others_seen()

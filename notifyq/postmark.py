@@ -20,6 +20,7 @@ import aiohttp
 import msgspec
 from yarl import URL
 
+from notifyq.cancellation import Budget
 from notifyq.errors import InvalidSettings, MissingSender
 from notifyq.message import Email
 from notifyq.postmark_answers import classify_answer, classify_failure
@@ -68,7 +69,8 @@ class Postmark:
     """Send through one Postmark server (`notifyq.provider.Provider`).
 
     Without *token*, `open` reads ``POSTMARK_SERVER_TOKEN``; without *api_url*, ``POSTMARK_API_URL``. *env* is
-    the environment, ``os.environ`` unless given. At most *connections* are open at once, and one spare.
+    the environment, ``os.environ`` unless given, as it is at `open`. At most *connections* are open at once,
+    and one spare.
 
     Example::
 
@@ -94,6 +96,7 @@ class Postmark:
         self._token = token
         self._api_url = api_url
         self._env = env
+        self._opened_env: Mapping[str, str] | None = None
         self._connections = connections
         self._secret = b""
         self._session: aiohttp.ClientSession | None = None
@@ -120,7 +123,9 @@ class Postmark:
         """
         if self._session is not None:
             return
-        shunt(self._environment())
+        # A copy: each look-up in os.environ itself costs an encoding, and every email would pay for it.
+        self._opened_env = dict(self._environment())
+        shunt(self._opened_env)
         base = self._base_url()
         self._token = token = self._known_token()
         self._secret = token.encode()
@@ -150,6 +155,7 @@ class Postmark:
     async def close(self) -> None:
         """Let go of every connection; may be called twice."""
         session, self._session = self._session, None
+        self._opened_env = None
         spare, self._spare = self._spare, None
         try:
             if spare is not None:
@@ -174,7 +180,7 @@ class Postmark:
         recipients = 1 if only else len(email.to) + len(email.cc) + len(email.bcc)
         look = LastLook(still_ours)
         try:
-            async with asyncio.timeout(budget):
+            with Budget(budget):
                 await self._post(msgspec.json.encode(payload), look)
         except Exception as error:  # the edge: whatever a network does is an outcome
             return _failed(look, error, recipients)
@@ -283,6 +289,8 @@ class Postmark:
         return given.rstrip("/")
 
     def _environment(self) -> Mapping[str, str]:
+        if self._opened_env is not None:
+            return self._opened_env
         return os.environ if self._env is None else self._env
 
 

@@ -22,7 +22,6 @@ import struct
 from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import aiohttp
 from aiohttp.client_proto import ResponseHandler
@@ -41,6 +40,12 @@ LIVED_WELL: Final = 5.0
 """A spare that the other side drops sooner than this is replaced after a pause that doubles."""
 GIVE_UP_MILLISECONDS: Final = 10_000
 """How long the kernel may retry unacknowledged bytes: the default POST budget."""
+
+
+_NO_TRACES: Final[list[Trace]] = []
+_NO_TIMEOUT: Final = aiohttp.ClientTimeout(total=None)
+_INPUT: Final = "_notifyq_input"
+"""An attribute of aiohttp's protocol objects: what is known of a connection is found and ends with it."""
 
 
 class LastLook:
@@ -96,7 +101,6 @@ class WarmConnector(aiohttp.TCPConnector):
         self._spare: ResponseHandler | None = None
         self._spare_key: object = None
         self._taken: asyncio.Future[None] | None = None
-        self._inputs: WeakKeyDictionary[ResponseHandler, Input] = WeakKeyDictionary()
 
     async def connect(
         self, req: aiohttp.ClientRequest, traces: list[Trace], timeout: aiohttp.ClientTimeout
@@ -114,12 +118,12 @@ class WarmConnector(aiohttp.TCPConnector):
         ``aiohttp.ClientConnectionError`` for a server that speaks first.
         """
         while True:
-            connection = await super().connect(req, [], aiohttp.ClientTimeout(total=None))
+            connection = await super().connect(req, _NO_TRACES, _NO_TIMEOUT)
             protocol, transport = connection.protocol, connection.transport
             if protocol is not None and transport is not None:
-                known = self._inputs.get(protocol)
+                known: Input | None = getattr(protocol, _INPUT, None)
                 if known is None:  # new: what waits unread belongs to the handshake
-                    self._inputs[protocol] = Input(transport)
+                    setattr(protocol, _INPUT, Input(transport))
                     if not protocol.should_close:
                         return connection
                     connection.close()

@@ -48,14 +48,12 @@ def payload_for(
     email: Email, env: Mapping[str, str], only: Address | None, *, uid: UUID | None, claim: int | None
 ) -> dict[str, Any]:
     """As `build_postmark_payload`, for a caller that knows already whether everything goes to *only* one."""
-    payload: dict[str, Any] = {"From": _sender(email, env)}
-    if only is None:
-        lists = {"To": email.to, "Cc": email.cc, "Bcc": email.bcc}
-        payload.update((name, _joined(addresses)) for name, addresses in lists.items() if addresses)
-    else:
-        payload["To"] = only.formatted()
-    payload["Subject"] = email.subject
-    optional = {
+    payload = {
+        "From": _sender(email, env),
+        "To": _joined(email.to) if only is None else only.formatted(),
+        "Cc": _joined(email.cc) if only is None else None,
+        "Bcc": _joined(email.bcc) if only is None else None,
+        "Subject": email.subject or "",
         "ReplyTo": _joined(email.reply_to),
         "HtmlBody": email.html,
         "TextBody": email.text,
@@ -65,8 +63,7 @@ def payload_for(
         "MessageStream": email.stream,
         "Attachments": [_attachment(one) for one in email.attachments],
     }
-    payload.update((name, value) for name, value in optional.items() if value)
-    return payload
+    return {name: value for name, value in payload.items() if value or name == "Subject"}
 
 
 def shunt(env: Mapping[str, str]) -> Address | None:
@@ -107,8 +104,12 @@ def _original_to(email: Email) -> str:
 
 
 def _metadata(email: Email, uid: UUID | None, claim: int | None) -> dict[str, str]:
-    ours = {"notifyq": uid, "notifyq_claim": claim}
-    return {**email.metadata, **{name: str(value) for name, value in ours.items() if value is not None}}
+    metadata = dict(email.metadata)
+    if uid is not None:
+        metadata["notifyq"] = str(uid)
+    if claim is not None:
+        metadata["notifyq_claim"] = str(claim)
+    return metadata
 
 
 def _attachment(attachment: Attachment) -> dict[str, str]:
@@ -123,6 +124,8 @@ def _attachment(attachment: Attachment) -> dict[str, str]:
 
 
 def _joined(addresses: Sequence[Address]) -> str:
+    if not addresses:
+        return ""
     if len(addresses) == 1:
         return addresses[0].formatted()
     return ", ".join(address.formatted() for address in addresses)

@@ -67,7 +67,7 @@ class TaskWork:
         self._threads = anyio.CapacityLimiter(settings.slots)
         self._complaints = Complaints()
 
-    async def claim(self, room: Room) -> Batch[TaskJob]:
+    async def claim(self, room: Room, *, rung: bool) -> Batch[TaskJob]:
         """Claim due calls of the tasks that this worker knows, as many as there is *room* for."""
         claimed_at = steady_clock()
         rows = await self._link.fetch(
