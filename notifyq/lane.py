@@ -133,6 +133,7 @@ class Lane(Generic[Job]):
         self.backlog = False
         self._held_back = False
         self.turns = 0
+        self.first_looks = 0
         self.empty_turns = 0
         self.claimed = 0
         self.found_by_timer = 0
@@ -211,6 +212,7 @@ class Lane(Generic[Job]):
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         if batch.first:
+            self.first_looks += 1
             self.claimed += len(batch.jobs)
             return 0.0
         self._changed()

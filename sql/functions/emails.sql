@@ -360,22 +360,26 @@ begin
                 leased_at = v_now,
                 claimed_by = p_worker
             where e.status = 'pending' and e.id = any (array(
-                select due.id from notifyq.emails due
-                where due.status = 'pending' and due.builder = any (p_builders)
-                  and due.priority = (
-                      select min(f.priority)
-                      from unnest(p_builders) as k (builder) cross join lateral (
-                          select w.priority from notifyq.emails w
-                          where w.status = 'pending' and w.builder = k.builder
-                          order by w.priority limit 1
-                      ) f)
-                  and due.run_after <= v_now and due.doubt_since is null
-                  and (due.send_before is null or due.send_before > v_now)
-                  and not exists (
-                      select from notifyq.gates g
-                      where g.account = p_account and (g.state <> 'open' or g.pace is not null))
-                limit least(p_slots, p_bulk_slots)
-                for no key update skip locked))
+                select due.id
+                from unnest(p_builders) as k (builder) cross join lateral (
+                    select w.id from notifyq.emails w
+                    where w.status = 'pending' and w.builder = k.builder
+                      and w.priority = (
+                          select min(f.priority)
+                          from unnest(p_builders) as n (builder) cross join lateral (
+                              select u.priority from notifyq.emails u
+                              where u.status = 'pending' and u.builder = n.builder
+                              order by u.priority limit 1
+                          ) f)
+                      and w.run_after <= v_now and w.doubt_since is null
+                      and (w.send_before is null or w.send_before > v_now)
+                    order by w.run_after, w.id limit least(p_slots, p_bulk_slots)
+                    for no key update skip locked
+                ) due
+                where not exists (
+                    select from notifyq.gates g
+                    where g.account = p_account and (g.state <> 'open' or g.pace is not null))
+                limit least(p_slots, p_bulk_slots)))
             returning
                 0.0::double precision, v_now, null::text, null::int, null::boolean,
                 e.id, e.uid, e.key::text, e.message::text,

@@ -134,9 +134,15 @@ class Protocol(RuleBasedStateMachine):
 
     # ---- workers
 
-    @rule(slots=st.integers(1, 4), asks=st.integers(0, 2), worker=st.sampled_from(["w1", "w2"]))
-    def claim(self, slots: int, asks: int, worker: str) -> None:
-        rows = self.sql(CLAIM, worker, ACCOUNT, slots, asks, [""], seconds(SETTINGS.lease), self.now)
+    @rule(
+        slots=st.integers(1, 4),
+        asks=st.integers(0, 2),
+        worker=st.sampled_from(["w1", "w2"]),
+        first=st.booleans(),
+    )
+    def claim(self, slots: int, asks: int, worker: str, first: bool = False) -> None:
+        lease = seconds(SETTINGS.lease)
+        rows = self.sql(CLAIM, worker, ACCOUNT, slots, asks, [""], lease, self.now, first)
         claimed = [row for row in rows if row["id"] is not None]
         assert len(claimed) <= slots, "never more than asked for"
         for row in claimed:
@@ -380,7 +386,7 @@ delete from witness.moves
 """
 CLAIM = (
     "select * from notifyq.claim_emails(p_worker => $1, p_account => $2, p_slots => $3, p_ask_slots => $4, "
-    "p_builders => $5, p_lease => $6, p_now => $7)"
+    "p_builders => $5, p_lease => $6, p_now => $7, p_first => $8)"
 )
 
 

@@ -142,7 +142,7 @@ def bell(worker: Worker) -> Any:
 
 def turns(worker: Worker) -> int:
     """How many claims the worker has made."""
-    return sum(lane.turns for lane in worker._lanes)
+    return sum(lane.turns + lane.first_looks for lane in worker._lanes)
 
 
 @asynccontextmanager

@@ -58,6 +58,7 @@ class Outbox:
         worker: str = "w1",
         account: str = ACCOUNT,
         builders: tuple[str, ...] = ("",),
+        first: bool = False,
     ) -> list[asyncpg.Record]:
         """Claim; the answer's rows, also the one that holds no email."""
         return await self.call(
@@ -68,6 +69,7 @@ class Outbox:
             ask_slots=slots if asks is None else asks,
             builders=list(builders),
             lease=LEASE,
+            first=first,
         )
 
     async def claimed(self, slots: int = 1, **how: Any) -> list[str]:

@@ -69,7 +69,67 @@ async def test_no_plan_claims_past_its_limit(db: Outbox, off: str) -> None:
 
     assert len(claimed) == 5
     assert [key for key in claimed if key.startswith("d")] == ["d0", "d1"]
-    assert await db.conn.fetchval("select count(*) from notifyq.emails where status = 'processing'") == 5
+    assert len(await db.claimed(2, first=True)) == 2
+    assert await db.conn.fetchval("select count(*) from notifyq.emails where status = 'processing'") == 7
+
+
+async def test_the_first_look_takes_what_is_due_at_the_foremost_priority(db: Outbox) -> None:
+    """Oldest first, whoever makes the message; the rest is for the whole claim that follows at once."""
+    await db.put("plain")
+    await db.put("urgent", priority=-1)
+    await db.put("reset", {"builder": "reset"}, priority=-1)
+    await db.put("newsletter", {"builder": "news"}, priority=3)
+    await db.put("unknown", {"builder": "invoice"}, priority=-9)
+    known = ("", "reset", "news")
+    one = await db.claimed(1, builders=known, first=True)
+    other = await db.claimed(5, builders=known, first=True)
+
+    assert (len(one), len(other)) == (1, 1)
+    assert {*one, *other} == {"reset", "urgent"}
+    assert await db.claimed(5, builders=known) == ["plain", "newsletter"]
+
+
+async def test_the_first_look_writes_what_a_whole_claim_writes(db: Outbox) -> None:
+    """The same lease, fence and attempt, the same answer; only what it did not look at is missing."""
+    unlooked = {"wake_in", "gate", "gate_failures", "others_at_work"}
+    answers, rows = [], []
+    for key, first in (("whole", False), ("first", True)):
+        row_id = await db.put(key, send_before=db.at(60))
+        (answer,) = await db.claim(first=first)
+        answers.append({**dict(answer), "id": None, "key": None, "uid": None})
+        rows.append({**dict(await db.row(row_id)), "id": None, "key": None, "uid": None})
+
+    assert rows[0] == rows[1]
+    assert {name for name, value in answers[0].items() if answers[1][name] != value} <= unlooked
+
+
+async def test_the_first_look_leaves_alone_what_needs_a_whole_claim(db: Outbox) -> None:
+    """Doubts, the future, what has expired; and the answer says to come again at once."""
+    doubt = await db.in_state("doubt")
+    db.later(1000)
+    future = await db.put("future", run_after=db.at(60))
+    expired = await db.put("expired", send_before=db.at(1))
+    db.later(2)
+    before = [dict(await db.row(row_id)) for row_id in (doubt, future, expired)]
+    (nothing,) = await db.claim(5, first=True)
+
+    assert (nothing["id"], nothing["wake_in"], nothing["clock"]) == (None, 0, db.now)
+    assert [dict(await db.row(row_id)) for row_id in (doubt, future, expired)] == before
+
+
+@pytest.mark.parametrize("gate", ["closed", "paced"])
+async def test_the_first_look_takes_nothing_through_a_gate_that_is_not_wide_open(
+    db: Outbox, gate: str
+) -> None:
+    """A probe and a pace are matters of the whole claim."""
+    shut = "'closed', now() + interval '1 hour', null" if gate == "closed" else "'open', null, 1.0"
+    await db.conn.execute(
+        f"insert into notifyq.gates (account, state, until, pace) values ($1, {shut})", ACCOUNT
+    )
+    await db.put()
+
+    assert await db.claimed(5, first=True) == []
+    assert await db.claimed(5, first=True, account="fake:b") == ["k"]
 
 
 async def _sent_away(db: Outbox, key: str) -> tuple[int, int]:
