@@ -13,8 +13,9 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Final, Literal, TypeAlias, TypeGuard, cast
+from typing import Any, Final, Literal, TypeAlias, TypeGuard
 
 from notifyq import message_rules as rules
 from notifyq.address import Address, utf16_length
@@ -155,7 +156,7 @@ class Email:
             subject=given.get("subject"),  # type: ignore[arg-type]  # whatever it is, it is checked
             text=given.get("text"),
             html=given.get("html"),
-            from_=None if sender is None else _address_from("from", sender),
+            from_=None if sender is None else _sender_from(sender),
             cc=_addresses_from("cc", given.get("cc")),
             bcc=_addresses_from("bcc", given.get("bcc")),
             reply_to=_addresses_from("reply_to", given.get("reply_to")),
@@ -231,6 +232,8 @@ def _frozen(check: Callable[[object], dict[str, str]], given: Mapping[str, str])
 
 
 def _addresses(where: str, given: Recipients) -> tuple[Address, ...]:
+    if given == ():
+        return ()
     if type(given) is tuple and _all_addresses(given):
         return given
     if isinstance(given, Address):
@@ -253,7 +256,7 @@ def _address(where: str, given: object, name: object = "") -> Address:
     if isinstance(given, Address):
         return given
     try:
-        return Address(cast(str, given), cast(str, name))
+        return Address(given, name)  # type: ignore[arg-type]  # whatever they are, they are checked
     except InvalidEmail as error:
         raise InvalidEmail(f"{where}.{error.field}", error.rule) from None
 
@@ -292,6 +295,20 @@ def _addresses_from(where: str, given: object) -> tuple[Address, ...]:
     except InvalidEmail:
         # Once more, with the place's name, which nearly nobody needs.
         return tuple(_address_from(f"{where}[{index}]", one) for index, one in enumerate(listed))
+
+
+def _sender_from(given: object) -> Address:
+    fields = rules.known_fields("from", given, _ADDRESS_FIELDS)
+    email, name = fields.get("email"), fields.get("name")
+    if type(email) is str and (name is None or type(name) is str):
+        return _known_sender(email, name or "")
+    return _address_from("from", given)
+
+
+@lru_cache(maxsize=64)
+def _known_sender(email: str, name: str) -> Address:
+    # Nearly every email of an app has one of a few senders.
+    return _address("from", email, name)
 
 
 def _address_from(where: str, given: object) -> Address:

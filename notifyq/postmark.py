@@ -69,7 +69,7 @@ class Postmark:
     """Send through one Postmark server (`notifyq.provider.Provider`).
 
     Without *token*, `open` reads ``POSTMARK_SERVER_TOKEN``; without *api_url*, ``POSTMARK_API_URL``. *env* is
-    the environment, ``os.environ`` unless given, as it is at `open`. At most *connections* are open at once,
+    the environment, unless given ``os.environ`` as it is at `open`. At most *connections* are open at once,
     and one spare.
 
     Example::
@@ -96,7 +96,7 @@ class Postmark:
         self._token = token
         self._api_url = api_url
         self._env = env
-        self._opened_env: Mapping[str, str] | None = None
+        self._process_env: Mapping[str, str] = os.environ
         self._connections = connections
         self._secret = b""
         self._session: aiohttp.ClientSession | None = None
@@ -123,13 +123,13 @@ class Postmark:
         """
         if self._session is not None:
             return
-        # A copy: each look-up in os.environ itself costs an encoding, and every email would pay for it.
-        self._opened_env = dict(self._environment())
-        shunt(self._opened_env)
+        shunt(self._environment())
         base = self._base_url()
         self._token = token = self._known_token()
         self._secret = token.encode()
         self._urls = {path: URL(base + path) for path in ("/email", "/messages/outbound", "/server")}
+        # A copy: each look-up in os.environ itself costs an encoding, and every email would pay for it.
+        self._process_env = dict(os.environ)
         self._connector = WarmConnector(limit=self._connections)
         self._session = aiohttp.ClientSession(
             connector=self._connector,
@@ -155,7 +155,7 @@ class Postmark:
     async def close(self) -> None:
         """Let go of every connection; may be called twice."""
         session, self._session = self._session, None
-        self._opened_env = None
+        self._process_env = os.environ
         spare, self._spare = self._spare, None
         try:
             if spare is not None:
@@ -289,9 +289,7 @@ class Postmark:
         return given.rstrip("/")
 
     def _environment(self) -> Mapping[str, str]:
-        if self._opened_env is not None:
-            return self._opened_env
-        return os.environ if self._env is None else self._env
+        return self._process_env if self._env is None else self._env
 
 
 def _headers(token: str) -> dict[str, str]:

@@ -58,7 +58,8 @@ class Recorder:
         self._link = link
         self._account = account
         self._gate_troubled = gate_troubled
-        self._waiting: list[tuple[Decision, asyncio.Event]] = []
+        self._waiting: list[Decision] = []
+        self._written = asyncio.Event()
         self._work = asyncio.Event()
         self._complaints = Complaints()
         self._blocked_because = ""
@@ -66,10 +67,9 @@ class Recorder:
 
     def hand_over(self, decision: Decision) -> asyncio.Event:
         """Have *decision* written; the event is set once it is in the database."""
-        done = asyncio.Event()
-        self._waiting.append((decision, done))
+        self._waiting.append(decision)
         self._work.set()
-        return done
+        return self._written  # one for all that are written together
 
     async def run(self) -> None:
         """Write until `stop`."""
@@ -78,9 +78,9 @@ class Recorder:
                 await self._work.wait()
                 self._work = asyncio.Event()
                 batch, self._waiting = self._waiting, []
-                await self._write([decision for decision, _ in batch])
-                for _, done in batch:
-                    done.set()
+                written, self._written = self._written, asyncio.Event()
+                await self._write(batch)
+                written.set()
 
     def stop(self) -> None:
         """End `run`, which no cancellation from outside ends: cancelled lanes still have to write."""
