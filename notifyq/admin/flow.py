@@ -92,7 +92,7 @@ def gate_words(gate: Row, now: datetime) -> str:
             return f"Open, and getting up to speed ({gate['pace']:.0f} emails a second)"
         return f"Open, although the last {gate['failures']} failed" if gate["failures"] else "Open"
     if gate["forsaken"]:
-        return f"{gate['state'].capitalize()}, and no worker has tried since {ago(gate['until'], now)}"
+        return f"{gate['state'].capitalize()}, but no worker uses this account now"
     said = "Closed; one email is tried" if gate["state"] == "closed" else "Blocked; the account is looked at"
     return f"{said} {_later(gate['until'], now)}"
 

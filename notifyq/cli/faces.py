@@ -75,7 +75,11 @@ async def page(pool: Pool, host: str, port: int, worker: Worker | None = None) -
                 serve(pool, host=host, port=port, password=password, worker=worker)
             )
         except OSError as error:
-            raise Failed(f"the page cannot listen on {host}:{port}: {error.strerror}") from None
+            why = os.strerror(error.errno) if error.errno else str(error)
+            raise Failed(
+                f"the page cannot listen on {host}:{port} ({why}): another notifyq may show its page there; "
+                "choose another port"
+            ) from None
         yield url
 
 

@@ -18,8 +18,6 @@ __all__ = ["Trouble", "gate_troubles", "gate_words", "needs_person", "summary", 
 
 STUCK: Final = 900.0
 """Due for longer than this although nothing stands in the way: a person looks."""
-UNWATCHED: Final = 600.0
-"""A shut gate is looked at twice a minute by some worker; one that is not, is nobody's any more."""
 
 Status = Mapping[str, Any]
 
@@ -70,7 +68,7 @@ def gate_words(gate: Status) -> str:
             return f"{name}: open{failures}"
         case "closed" if wait > 0:
             return f"{name}: closed for {span(wait)} more{because}"
-        case _ if wait < -UNWATCHED:
+        case _ if gate["forsaken"]:
             return f"{name}: was {gate['state']}{because}; no worker uses this account now"
         case "closed":
             return f"{name}: closed{because}; the next due email is a probe"
@@ -128,7 +126,7 @@ def _worker_words(facts: Status, count: int) -> str:
 def gate_troubles(facts: Status) -> Iterator[Trouble]:
     """The gates that are shut. One that no worker looks at is nobody's, and no trouble."""
     for gate in facts["gates"]:
-        if gate["state"] == "open" or (gate["wait"] or 0) < -UNWATCHED:
+        if gate["state"] == "open" or gate["forsaken"]:
             continue
         words = gate_words(gate).removeprefix("gate     ")
         yield Trouble(text=f"the gate of {words}", person=gate["state"] == "blocked", stops=True)

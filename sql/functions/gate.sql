@@ -232,3 +232,13 @@ begin
     insert into notifyq.gates as g (account, server) values (p_account, p_server)
     on conflict (account) do update set server = p_server where g.server is distinct from p_server;
 end $$;
+
+-- A gate that nobody passes: no worker has looked at it for ten minutes, or the workers there are send with
+-- other accounts (a token that was changed after it had been refused).
+create or replace function notifyq.gate_forsaken(p_account text, p_until timestamptz) returns boolean
+language plpgsql stable as $$
+begin
+    return p_until < clock_timestamp() - interval '10 minutes' or (
+        select bool_and(coalesce(w.account <> p_account, false)) from notifyq.workers w
+        where w.seen_at > clock_timestamp() - interval '150 seconds');
+end $$;

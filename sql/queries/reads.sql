@@ -80,7 +80,8 @@ limit 20
 -- name: read_gates
 select
     g.account, g.state, g.reason, g.failures, g.pace::double precision as pace, g.server, g.changed_at,
-    extract(epoch from g.until - now())::double precision as wait
+    extract(epoch from g.until - now())::double precision as wait,
+    coalesce(notifyq.gate_forsaken(g.account, g.until), false) as forsaken
 from notifyq.gates g
 order by g.state = 'open', g.account
 

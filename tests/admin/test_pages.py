@@ -258,7 +258,8 @@ async def test_health_follows_the_listener_and_the_gate(visitor: Visitor, outbox
     await until(is_well, what="the page is healthy")
     await outbox.pool.execute(
         "insert into notifyq.gates (account, state, reason, until) "
-        "values ('postmark:x', 'blocked', 'a secret reason', now() + interval '30 s')"
+        "values ($1, 'blocked', 'a secret reason', now() + interval '30 s')",
+        worker._provider.account,
     )
     blocked = await visitor.get("healthz")
     assert (blocked.status, json.loads(blocked.text)["reason"]) == (503, "the gate is blocked")
@@ -277,7 +278,7 @@ async def test_the_overview_says_what_is_wrong_first(visitor: Visitor, rows: Row
     assert "No worker is running" in (await visitor.get("")).text
 
     await rows.pool.execute("update notifyq.emails set run_after = now() + interval '1 hour'")
-    await outbox.start()
+    worker = await outbox.start()
 
     async def flows() -> bool:
         return "<h1>Mail flows</h1>" in (await visitor.get("")).text
@@ -285,7 +286,8 @@ async def test_the_overview_says_what_is_wrong_first(visitor: Visitor, rows: Row
     await until(flows, what="mail flows")
     await outbox.pool.execute(
         "insert into notifyq.gates (account, state, reason, until) "
-        "values ('postmark:x', 'blocked', 'HTTP 401, code 10: bad token', now() + interval '30 s')"
+        "values ($1, 'blocked', 'HTTP 401, code 10: bad token', now() + interval '30 s')",
+        worker._provider.account,
     )
     page = (await visitor.get("")).text
     assert "Mail does not flow" in page and "bad token" in page

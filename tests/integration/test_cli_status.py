@@ -139,6 +139,7 @@ def test_a_gate_is_told_in_words_with_what_it_means(
         "wait": wait,
         "pace": pace,
         "failures": 0,
+        "forsaken": "no worker" in words,
     }
     found = list(verdict.gate_troubles({"gates": [gate]}))
 
@@ -158,6 +159,22 @@ def test_a_blocked_account_is_the_first_thing_that_status_says(notifyq_dsn: str)
         "Mail does not flow:\n  ! the gate of a: blocked, because the token is refused"
     )
     assert (facts["flows"], facts["needs_a_person"]) == (False, True)
+
+
+@pytest.mark.parametrize(
+    ("accounts", "blocks"),
+    [((), True), (("a", "b"), True), ((None,), True), (("b", "b"), False), (("b", None), True)],
+)
+def test_the_refused_account_of_a_token_that_was_changed_is_nobodys_trouble(
+    notifyq_dsn: str, accounts: tuple[str | None, ...], blocks: bool
+) -> None:
+    """Whoever mends the token must not be told for minutes that mail does not flow."""
+    rows(notifyq_dsn, "insert into notifyq.gates (account, state, until) values ('a', 'blocked', now())")
+    for number, account in enumerate(accounts):
+        seen = "select notifyq.worker_seen($1, true, '{}', '{}', $2)"
+        rows(notifyq_dsn, seen, f"w{number}", account)
+
+    assert ("the gate of a" in notifyq(notifyq_dsn, "status").stdout) == blocks
 
 
 async def test_status_names_the_work_that_no_worker_knows(notifyq_dsn: str) -> None:
