@@ -106,6 +106,7 @@ class EmailWork:
         jobs = [self._job(row, claimed_at) for row in rows if row["id"] is not None]
         self._jobs.update(jobs)
         if first:
+            jobs.sort(key=lambda job: -job.claim.waited)
             return Batch(jobs=jobs, first=True)
         head = rows[0]
         self._note_gate(head["gate"], head["gate_failures"])

@@ -203,17 +203,14 @@ class Lane(Generic[Job]):
             self._under_way[job] = self._work.name_of(job)
             self._bulk_under_way += not self._work.is_urgent(job)
             attempts.create_task(self._attempt(job))
-        if not batch.first:
-            self._count(batch, room)
-        if batch.jobs and not self.backlog:
+        self._count(batch, room)
+        if batch.jobs and (batch.first or not self.backlog):
             # Their bytes leave before anybody else is told: in one turn of the loop they are written, and
             # uvloop sends what was written at the turn's end. With a backlog the next claim comes first:
             # the database works on it meanwhile.
             await asyncio.sleep(0)
             await asyncio.sleep(0)
         if batch.first:
-            self.first_looks += 1
-            self.claimed += len(batch.jobs)
             return 0.0
         self._changed()
         if batch.others_at_work:
@@ -225,10 +222,13 @@ class Lane(Generic[Job]):
         return self._pause(batch)
 
     def _count(self, batch: Batch[Job], room: Room) -> None:
-        self.turns += 1
         self.claimed += len(batch.jobs)
-        self._held_back = batch.held_back
-        self.empty_turns = 0 if batch.jobs else self.empty_turns + 1
+        if batch.first:
+            self.first_looks += 1
+        else:
+            self.turns += 1
+            self._held_back = batch.held_back
+            self.empty_turns = 0 if batch.jobs else self.empty_turns + 1
         if room.bulk > 0:
             # A claim that took all it could may have left more; a freed slot is then claimed for at once.
             bulk = sum(not self._work.is_urgent(job) for job in batch.jobs)

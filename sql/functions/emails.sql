@@ -362,7 +362,7 @@ begin
             where e.status = 'pending' and e.id = any (array(
                 select due.id
                 from unnest(p_builders) as k (builder) cross join lateral (
-                    select w.id from notifyq.emails w
+                    select w.id, w.run_after from notifyq.emails w
                     where w.status = 'pending' and w.builder = k.builder
                       and w.priority = (
                           select min(f.priority)
@@ -379,6 +379,7 @@ begin
                 where not exists (
                     select from notifyq.gates g
                     where g.account = p_account and (g.state <> 'open' or g.pace is not null))
+                order by due.run_after, due.id
                 limit least(p_slots, p_bulk_slots)))
             returning
                 0.0::double precision, v_now, null::text, null::int, null::boolean,

@@ -11,10 +11,10 @@ from collections.abc import AsyncIterator
 import asyncpg
 import pytest
 from bell_fleet import NO_POLLING, SOON, Night, bell, night
-from outbox import Outbox, an_email, keys, until
+from outbox import Outbox, an_email, emails, keys, until
 from task_fleet import Fleet
 
-from notifyq import TaskContext, embedded, enqueue, migrate, task
+from notifyq import TaskContext, embedded, enqueue, enqueue_many, migrate, task
 from notifyq.testing import FakePostmark, faults
 
 
@@ -198,6 +198,21 @@ async def test_a_burst_of_eight_writers_rings_seldom_and_leaves_nothing_to_the_t
     rings = await fleet.ear.rings()
     print(f"{rings} rings for 1,600 emails")
     assert rings <= 400
+    assert fleet.found_by_timer() == 0
+
+
+@pytest.mark.parametrize(("slots", "count", "delay"), [(5, 5, 0.3), (5, 6, 0.3), (5, 16, 0.5), (20, 21, 0.3)])
+async def test_a_ring_for_about_as_many_rows_as_slots_leaves_none_behind(
+    fleet: Night, slots: int, count: int, delay: float
+) -> None:
+    """What the first look leaves is claimed as slots come free, not at the timer's next turn."""
+    fleet.outbox.fake.answer_delay = delay
+    await fleet.fleet(1, slots=slots)
+    await fleet.asleep()
+
+    await enqueue_many(fleet.outbox.pool, emails(keys(count)))
+
+    await fleet.outbox.until_statuses({"sent": count}, seconds=SOON)
     assert fleet.found_by_timer() == 0
 
 
