@@ -404,7 +404,7 @@ begin
             -- In doubt, or ordered to be sent by an operator unless it is found: the same question.
             select min(e.run_after) from notifyq.emails e
             where e.status in ('pending', 'doubt') and e.doubt_since is not null
-              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))) end,
+              and (e.account = p_account or e.account = any ((select notifyq.same_accounts(p_account))::text[]))) end,
         exists (
             select from notifyq.emails o
             where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now),
@@ -420,13 +420,13 @@ begin
         from (
             select e.id from notifyq.emails e
             where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.run_after <= v_now
-              and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)))
+              and (e.account = p_account or e.account = any ((select notifyq.same_accounts(p_account))::text[]))
             order by e.run_after, e.id limit p_ask_slots
             for no key update skip locked
         ) due;
         select min(e.run_after) into v_wake from notifyq.emails e
         where e.status in ('pending', 'doubt') and e.doubt_since is not null and e.id <> all (v_ids)
-          and (e.account = p_account or e.account = any (notifyq.same_accounts(p_account)));
+          and (e.account = p_account or e.account = any ((select notifyq.same_accounts(p_account))::text[]));
         v_left := v_left - cardinality(v_ids);
         v_bulk := v_bulk - cardinality(v_ids);
     end if;

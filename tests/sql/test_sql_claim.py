@@ -263,6 +263,22 @@ async def test_a_doubt_of_another_account_is_not_asked_about_here(db: Outbox) ->
     assert (nothing["id"], nothing["wake_in"]) == (None, None)
 
 
+async def test_many_doubts_of_another_account_cost_a_claim_one_question_who_it_is(db: Outbox) -> None:
+    """Not one a row: with fifty thousand of them a claim took seconds."""
+    await db.conn.execute(
+        """
+        insert into notifyq.emails (key, message, status, account, doubt_since)
+        select 'd' || n, '{}', 'doubt', 'fake:b', now() from generate_series(1, 300) n
+        """
+    )
+    await db.conn.execute("set local track_functions = 'pl'")
+    await db.claim(5)
+
+    assert await db.conn.fetchval(
+        "select calls <= 3 from pg_stat_xact_user_functions where funcname = 'same_accounts'"
+    )
+
+
 async def test_a_new_token_of_the_same_server_may_ask(db: Outbox) -> None:
     """The provider's own name of the account outlives a change of token."""
     await db.in_state("doubt")
