@@ -66,7 +66,8 @@ async def enqueue(
 ) -> Enqueued:
     """Put *item* into the outbox on *conn*, an asyncpg connection or one from a pool.
 
-    It goes out, or runs, when the caller's transaction commits, and never if it rolls back. Two
+    It goes out, or runs, when the caller's transaction commits, and never if it rolls back. (A pool is taken
+    as well, and commits by itself: whatever transaction the caller has, it is on another connection.) Two
     transactions that race on one key give one row; above READ COMMITTED the loser gets SQLSTATE 40001, as
     with any insert.
 

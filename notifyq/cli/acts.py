@@ -64,7 +64,9 @@ _WHY: Final[Mapping[tuple[str, str], Mapping[str, str]]] = {
 @click.option("--tasks", is_flag=True, help="With --reason: tasks, not emails.")
 @click.option("--yes", is_flag=True, help="With --reason: do not ask.")
 def retry(rows: tuple[RowId, ...], reason: str | None, tasks: bool, yes: bool) -> None:
-    """Send again what is dead or held. What may have been sent is asked about once more first.
+    """Send again what is dead or held, at once, whatever time it had been put off to.
+
+    What may have been sent is asked about once more first.
 
     \b
     Example:

@@ -77,7 +77,7 @@ def row_id(text: str) -> RowId:
     """
     lane, _, number = text.rpartition(":")
     if lane not in _LANES or not (number.isascii() and number.isdigit()) or not 0 < int(number) <= MAX_ID:
-        raise ValueError("an ID is an email's number, or task:7")
+        raise ValueError("an ID is an email's number, or task:7 (`notifyq show KEY` tells it)")
     return RowId(_LANES[lane], int(number))
 
 

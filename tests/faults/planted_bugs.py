@@ -127,6 +127,7 @@ BUGS = (
         seen_by=CLAIM + "::test_a_claim_is_a_lease_a_fence_and_an_attempt",
         sound="claim_seq = e.claim_seq + 1,",
         broken="claim_seq = e.claim_seq,",
+        count=2,
     ),
     Bug(
         name="sent without fence",
@@ -192,6 +193,7 @@ BUGS = (
         seen_by=LAST_LOOK + "::test_no_sweep_expires_what_may_have_been_accepted",
         sound="where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null",
         broken="where e.status in ('pending', 'doubt') and e.send_before <= v_now",
+        count=2,
     ),
     Bug(
         name="a given-back attempt is charged",
