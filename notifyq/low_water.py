@@ -16,11 +16,16 @@ __all__ = ["LowWater"]
 SLOW: Final = 0.01
 """A whole claim that took longer than this, in seconds, is followed by partial ones."""
 
-MARGIN: Final = timedelta(seconds=10)
-"""Left between the mark and the moment it stands for."""
+MARGIN: Final = timedelta(seconds=2)
+"""Left between the mark and the moment it stands for: what is sent in it is walked over by every claim."""
 
 WHOLE_EVERY: Final = 5.0
-"""Seconds between two looks at everything."""
+"""Seconds between two looks at everything, at least."""
+
+WHOLE_SHARE: Final = 0.05
+"""They take no more than this share of the time, for an email may wait for one, but come once a minute."""
+
+WHOLE_AT_LEAST_EVERY: Final = 60.0
 
 
 class LowWater:
@@ -30,22 +35,25 @@ class LowWater:
         self._mark: datetime | None = None
         self._slow = False
         self._whole_at = float("-inf")
+        self._whole_every = WHOLE_EVERY
         self._partial = False
 
     def since(self, now: float) -> datetime | None:
         """From when on the next claim has to look; None: at everything. *now* is the steady clock."""
-        self._partial = self._slow and self._mark is not None and now - self._whole_at < WHOLE_EVERY
+        self._partial = self._slow and self._mark is not None and now - self._whole_at < self._whole_every
         return self._mark if self._partial else None
 
     @property
     def look_again_in(self) -> float | None:
         """After a claim that left out a part: look at everything in so many seconds, due or not."""
-        return WHOLE_EVERY if self._partial else None
+        return self._whole_every if self._partial else None
 
     def note(self, clock: datetime, *, started: float, ended: float, everything: bool) -> None:
         """Note a claim: the database's *clock*, when it began and ended, and whether it left nothing due."""
         if not self._partial:
             self._slow = ended - started > SLOW
             self._whole_at = ended
+            rested = (ended - started) / WHOLE_SHARE
+            self._whole_every = min(max(WHOLE_EVERY, rested), WHOLE_AT_LEAST_EVERY)
         if everything:
             self._mark = clock - MARGIN

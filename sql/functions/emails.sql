@@ -405,12 +405,17 @@ begin
             select min(e.run_after) from notifyq.emails e
             where e.status in ('pending', 'doubt') and e.doubt_since is not null
               and (e.account = p_account or e.account = any ((select notifyq.same_accounts(p_account))::text[]))) end,
-        exists (
-            select from notifyq.emails o
-            where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now),
-        exists (
-            select from notifyq.emails e
-            where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null),
+        -- Not `exists`: a planner that expects many such rows takes any index, and walks the whole queue
+        -- when there is none. The claims of the last lease are as many dead entries as were sent in it while
+        -- somebody holds an old snapshot, so that a look with p_since does not ask.
+        p_since is null and (
+            select o.id from notifyq.emails o
+            where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now
+            order by o.lease_until limit 1) is not null,
+        (
+            select e.id from notifyq.emails e
+            where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null
+            order by e.send_before limit 1) is not null,
         coalesce(g.state, 'open'), coalesce(g.failures, 0), coalesce(g.state = 'open' and g.pace is null, true)
     into v_wake, v_others, v_expired, v_gate, v_failures, v_quiet
     from (values (1)) as always left join notifyq.gates g on g.account = p_account;

@@ -59,6 +59,19 @@ async def explained(conn: asyncpg.Connection, query: str) -> str:
     return "\n".join(row[0] for row in rows)
 
 
+async def pages_of_claims(conn: asyncpg.Connection) -> dict[str, int]:
+    """How many pages each way to claim reads in all, as a worker's session runs it."""
+    await conn.execute("set local plan_cache_mode = force_generic_plan")
+    pages = {}
+    for name, first in (("whole", False), ("first", True), ("whole, nothing is left", False)):
+        call = f"claim_emails('w', 'a', 20, 5, array[''], '20 s', 20, null, {first})"
+        await conn.fetch(f"select * from notifyq.{call.replace('20', '1')}")  # what is read once a session
+        rows = await conn.fetch(f"explain (analyze, buffers) select * from notifyq.{call}")
+        top = "\n".join(row[0] for row in rows).split("Planning")[0]
+        pages[name] = sum(int(n) for n in re.findall(r"(?:hit|read)=(\d+)", top))
+    return pages
+
+
 @pytest.mark.timeout(240)
 async def test_the_claim_reads_only_what_is_due(notifyq_dsn: str) -> None:
     """A million finished rows, a hundred thousand for tomorrow, stale statistics, hostile settings."""
@@ -87,7 +100,9 @@ async def check_plans(conn: asyncpg.Connection) -> None:
             for setting in settings:
                 await conn.execute(f"set local {setting}")
             plans = {which: await explained(conn, query) for which, query in queries().items()}
+            pages = await pages_of_claims(conn)
             await savepoint.rollback()
+            bad += [f"{n} pages: {which}, {statistics}, {name}" for which, n in pages.items() if n > 500]
             for which, plan in plans.items():
                 touched = sum(int(n) for n in re.findall(r"shared hit=(\d+)", plan.split("Planning")[0])[:1])
                 if "emails_pending" not in plan or "Seq Scan on emails" in plan or touched >= 200:

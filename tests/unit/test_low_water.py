@@ -49,3 +49,14 @@ def test_when_the_snapshot_is_gone_claims_are_whole_again() -> None:
     mark.note(NOW, started=6, ended=6.001, everything=True)
 
     assert mark.since(6.1) is None
+
+
+def test_the_slower_a_whole_look_the_rarer_it_is() -> None:
+    """It may not take the time that emails wait for; what only it finds waits a minute at most."""
+    for took, again in ((0.2, 5.0), (0.5, 10.0), (30.0, 60.0)):
+        mark = LowWater()
+        mark.since(0)
+        mark.note(NOW, started=0, ended=took, everything=True)
+
+        assert mark.since(took + again - 0.1) is not None
+        assert mark.since(took + again) is None
