@@ -29,7 +29,7 @@ ELSEWHERE = {
     "EmailWork.release_lost #1": WIRE,
     "Lane._attempt #3": "only when it is cancelled: the blow 'cancel'",
     "Lane._turn #1": WIRE,
-    "Lane._turn #4": "only when the timer found what the bell should have told: test_listener",
+    "Lane._turn #5": "only when the timer found what the bell should have told: test_listener",
     "Recorder._open_gate #1": GATE,
     "Recorder._persist #2": WIRE,
     "Recorder._shut_gate #1": GATE,
