@@ -116,6 +116,7 @@ class EmailWork:
             started=claimed_at,
             ended=steady_clock(),
             everything=len(jobs) < room.bulk and head["gate"] == "open",
+            last_waited=next((job.claim.waited for job in reversed(jobs) if not job.claim.asking), None),
         )
         self._asking += sum(job.claim.asking for job in jobs)
         return Batch(

@@ -2,8 +2,8 @@
 
 A held snapshot (a dump, a forgotten transaction) keeps the index entries of rows that are long sent. A
 claim walks over all of them before it finds a row. A worker that sees its claims grow slow leaves out
-what was due well before a moment at which it had claimed everything that was due, and looks at everything
-again every few seconds: what a long transaction commits with an old time is found then.
+what was due well before a moment up to which it had claimed everything, and looks at everything again every
+few seconds: it finds what a long transaction commits with an old time, or what waits at a lower priority.
 """
 
 from __future__ import annotations
@@ -48,8 +48,21 @@ class LowWater:
         """After a claim that left out a part: look at everything in so many seconds, due or not."""
         return self._whole_every if self._partial else None
 
-    def note(self, clock: datetime, *, started: float, ended: float, everything: bool) -> None:
-        """Note a claim: the database's *clock*, when it began and ended, and whether it left nothing due."""
+    def note(
+        self,
+        clock: datetime,
+        *,
+        started: float,
+        ended: float,
+        everything: bool,
+        last_waited: float | None = None,
+    ) -> None:
+        """Note a claim: the database's *clock*, when it began and ended, and whether it left nothing due.
+
+        If it did leave something, *last_waited* is how long the last row that it took had been due, in
+        seconds: rows are taken by age, so that what is left is younger. Without this a claim that is too slow
+        to keep up would begin at the same old mark each time, and never catch up.
+        """
         if not self._partial:
             self._slow = ended - started > SLOW
             self._whole_at = ended
@@ -57,3 +70,6 @@ class LowWater:
             self._whole_every = min(max(WHOLE_EVERY, rested), WHOLE_AT_LEAST_EVERY)
         if everything:
             self._mark = clock - MARGIN
+        elif self._slow and last_waited is not None:
+            reached = clock - timedelta(seconds=last_waited) - MARGIN
+            self._mark = reached if self._mark is None else max(self._mark, reached)

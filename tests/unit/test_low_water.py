@@ -31,13 +31,41 @@ def test_after_a_slow_claim_only_the_recent_part_is_looked_at_for_a_while() -> N
     assert mark.since(0.2 + WHOLE_EVERY) is None
 
 
-def test_the_mark_stands_while_a_claim_leaves_rows_behind() -> None:
-    """With a backlog the oldest rows are the next ones: they may not be left out."""
+def test_what_a_full_claim_leaves_behind_is_not_left_out() -> None:
+    """With a backlog the oldest rows are the next ones: the mark follows the last row that was taken."""
     mark = LowWater()
     mark.since(0)
     mark.note(NOW, started=0, ended=0.2, everything=False)
+    assert mark.since(1) is None, "nothing is known of what was left"
 
-    assert mark.since(1) is None
+    mark.note(NOW, started=1, ended=1.2, everything=False, last_waited=30.0)
+    assert mark.since(1.3) == NOW - timedelta(seconds=30) - MARGIN
+
+
+def test_a_claim_that_cannot_keep_up_begins_later_each_time() -> None:
+    """And never goes back."""
+    mark = LowWater()
+    mark.since(0)
+    mark.note(NOW, started=0, ended=0.2, everything=True)
+    for number, waited in enumerate((5.0, 4.0, 60.0), 1):
+        mark.since(number)
+        later = NOW + timedelta(seconds=number)
+        mark.note(later, started=number, ended=number + 0.2, everything=False, last_waited=waited)
+
+    assert mark.since(4) == NOW - MARGIN, "never back"
+    mark.note(NOW + timedelta(seconds=9), started=4, ended=4.2, everything=False, last_waited=2.0)
+    assert mark.since(4.5) == NOW + timedelta(seconds=7) - MARGIN
+
+
+def test_a_fast_claim_that_leaves_rows_sets_no_mark() -> None:
+    """Without a held snapshot nothing is ever left out."""
+    mark = LowWater()
+    mark.since(0)
+    mark.note(NOW, started=0, ended=0.002, everything=False, last_waited=1.0)
+    mark.since(1)
+    mark.note(NOW, started=1, ended=1.2, everything=False)
+
+    assert mark.since(2) is None
 
 
 def test_when_the_snapshot_is_gone_claims_are_whole_again() -> None:
