@@ -106,6 +106,7 @@ class EmailWork:
         jobs = [self._job(row, claimed_at) for row in rows if row["id"] is not None]
         self._jobs.update(jobs)
         if first:
+            self._mark.note_first(started=claimed_at, ended=steady_clock())
             jobs.sort(key=lambda job: -job.claim.waited)
             return Batch(jobs=jobs, first=True)
         head = rows[0]

@@ -48,8 +48,13 @@ class LowWater:
         """After a claim that left out a part: look at everything in so many seconds, due or not."""
         return self._whole_every if self._partial else None
 
+    def note_first(self, *, started: float, ended: float) -> None:
+        """Note a first look: it walks over the same dead entries, and more often than a whole claim does."""
+        if ended - started > SLOW:
+            self._slow = True
+
     def note(
-        self,
+        self, clock        self,
         clock: datetime,
         *,
         started: float,

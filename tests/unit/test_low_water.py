@@ -68,6 +68,17 @@ def test_a_fast_claim_that_leaves_rows_sets_no_mark() -> None:
     assert mark.since(2) is None
 
 
+def test_a_slow_first_look_makes_the_next_claim_partial() -> None:
+    """Though the whole claim behind it, which found nothing to take, was fast."""
+    mark = LowWater()
+    mark.since(0)
+    mark.note(NOW, started=0, ended=0.008, everything=True)
+    assert mark.since(1) is None
+    mark.note_first(started=1, ended=1.02)
+
+    assert mark.since(1.1) == NOW - MARGIN
+
+
 def test_when_the_snapshot_is_gone_claims_are_whole_again() -> None:
     """The look at everything that follows is fast."""
     mark = LowWater()
