@@ -120,9 +120,10 @@ class EmailWork:
             last_waited=next((job.claim.waited for job in reversed(jobs) if not job.claim.asking), None),
         )
         self._asking += sum(job.claim.asking for job in jobs)
+        look_at_once = rung and not jobs and self._mark.rung_in_vain(steady_clock())
         return Batch(
             jobs=jobs,
-            wake_in=_sooner(head["wake_in"], self._mark.look_again_in),
+            wake_in=0.0 if look_at_once else _sooner(head["wake_in"], self._mark.look_again_in),
             waited=max((job.claim.waited for job in jobs), default=0.0),
             held_back=self._asking >= self._settings.ask_slots,
             others_at_work=head["others_at_work"],

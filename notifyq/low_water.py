@@ -35,6 +35,7 @@ class LowWater:
         self._mark: datetime | None = None
         self._slow = False
         self._whole_at = float("-inf")
+        self._rest = 0.0
         self._whole_every = WHOLE_EVERY
         self._partial = False
 
@@ -48,13 +49,23 @@ class LowWater:
         """After a claim that left out a part: look at everything in so many seconds, due or not."""
         return self._whole_every if self._partial else None
 
+    def rung_in_vain(self, now: float) -> bool:
+        """The bell rang, and the claim brought nothing: True if it left out a part and the next one will not.
+
+        What was rung for may be old: a transaction that took seconds. But whole looks keep to their share.
+        """
+        if not self._partial or now - self._whole_at < self._rest:
+            return False
+        self._whole_at = float("-inf")
+        return True
+
     def note_first(self, *, started: float, ended: float) -> None:
         """Note a first look: it walks over the same dead entries, and more often than a whole claim does."""
         if ended - started > SLOW:
             self._slow = True
 
     def note(
-        self, clock        self,
+        self,
         clock: datetime,
         *,
         started: float,
@@ -71,8 +82,8 @@ class LowWater:
         if not self._partial:
             self._slow = ended - started > SLOW
             self._whole_at = ended
-            rested = (ended - started) / WHOLE_SHARE
-            self._whole_every = min(max(WHOLE_EVERY, rested), WHOLE_AT_LEAST_EVERY)
+            self._rest = (ended - started) / WHOLE_SHARE
+            self._whole_every = min(max(WHOLE_EVERY, self._rest), WHOLE_AT_LEAST_EVERY)
         if everything:
             self._mark = clock - MARGIN
         elif self._slow and last_waited is not None:

@@ -79,6 +79,29 @@ def test_a_slow_first_look_makes_the_next_claim_partial() -> None:
     assert mark.since(1.1) == NOW - MARGIN
 
 
+def test_a_ring_in_vain_is_followed_by_a_look_at_everything() -> None:
+    """A transaction that took seconds left it older than the mark, and a slow disk slows every claim."""
+    mark = LowWater()
+    mark.since(0)
+    mark.note(NOW, started=0, ended=0.02, everything=True)
+    assert not mark.rung_in_vain(0.5), "that was a whole look"
+    assert mark.since(0.5) is not None
+
+    assert mark.rung_in_vain(0.5)
+    assert mark.since(0.6) is None
+
+
+def test_rings_in_vain_do_not_make_whole_looks_too_many() -> None:
+    """Whatever they are for: a look of half a second comes every ten."""
+    mark = LowWater()
+    mark.since(0)
+    mark.note(NOW, started=0, ended=0.5, everything=True)
+    assert mark.since(1) is not None
+
+    assert not mark.rung_in_vain(1)
+    assert mark.since(1.1) is not None
+
+
 def test_when_the_snapshot_is_gone_claims_are_whole_again() -> None:
     """The look at everything that follows is fast."""
     mark = LowWater()
