@@ -36,13 +36,16 @@ class LowWater:
         self._slow = False
         self._whole_at = float("-inf")
         self._rest = 0.0
-        self._whole_every = WHOLE_EVERY
         self._partial = False
 
     def since(self, now: float) -> datetime | None:
         """From when on the next claim has to look; None: at everything. *now* is the steady clock."""
         self._partial = self._slow and self._mark is not None and now - self._whole_at < self._whole_every
         return self._mark if self._partial else None
+
+    @property
+    def _whole_every(self) -> float:
+        return min(max(WHOLE_EVERY, self._rest), WHOLE_AT_LEAST_EVERY)
 
     @property
     def look_again_in(self) -> float | None:
@@ -83,7 +86,6 @@ class LowWater:
             self._slow = ended - started > SLOW
             self._whole_at = ended
             self._rest = (ended - started) / WHOLE_SHARE
-            self._whole_every = min(max(WHOLE_EVERY, self._rest), WHOLE_AT_LEAST_EVERY)
         if everything:
             self._mark = clock - MARGIN
         elif self._slow and last_waited is not None:

@@ -238,7 +238,7 @@ end $$;
 create or replace function notifyq.gate_forsaken(p_account text, p_until timestamptz) returns boolean
 language plpgsql stable as $$
 begin
-    return p_until < clock_timestamp() - interval '10 minutes' or (
+    return coalesce(p_until < clock_timestamp() - interval '10 minutes', false) or coalesce((
         select bool_and(coalesce(w.account <> p_account, false)) from notifyq.workers w
-        where w.seen_at > clock_timestamp() - interval '150 seconds');
+        where w.seen_at > clock_timestamp() - interval '150 seconds'), false);
 end $$;

@@ -97,7 +97,7 @@ newest as (
     where a.datname = current_database() and a.pid <> pg_backend_pid()
 ), gates as (
     select g.account, g.state, g.reason, g.until, g.failures, g.changed_at, g.pace, g.server,
-           coalesce(notifyq.gate_forsaken(g.account, g.until), false) as forsaken
+           notifyq.gate_forsaken(g.account, g.until) as forsaken
     from notifyq.gates g
     order by (g.state <> 'open') desc, g.account
     limit 20

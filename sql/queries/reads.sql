@@ -81,7 +81,7 @@ limit 20
 select
     g.account, g.state, g.reason, g.failures, g.pace::double precision as pace, g.server, g.changed_at,
     extract(epoch from g.until - now())::double precision as wait,
-    coalesce(notifyq.gate_forsaken(g.account, g.until), false) as forsaken
+    notifyq.gate_forsaken(g.account, g.until) as forsaken
 from notifyq.gates g
 order by g.state = 'open', g.account
 
