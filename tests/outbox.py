@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import Any, TypeAlias
 
 import anyio
@@ -124,6 +125,24 @@ async def _run(worker: Worker, ready: asyncio.Event) -> None:
     async with anyio.create_task_group() as tasks:
         await tasks.start(worker.run)
         ready.set()
+
+
+@asynccontextmanager
+async def a_worker(dsn: str, tasks: str = "{}") -> AsyncIterator[None]:
+    """What the database knows of a worker that lives: its line, and a session of its name.
+
+    It does nothing, so that rows stay as a test has put them.
+    """
+    conn = await asyncpg.connect(dsn, server_settings={"application_name": "notifyq worker"})
+    await conn.execute(
+        "insert into notifyq.workers (name, listening, tasks, builders) "
+        "values ('w', true, $1::text::text[], '{}')",
+        tasks,
+    )
+    try:
+        yield
+    finally:
+        await conn.close()
 
 
 def an_email(key: str = "k", **parts: Any) -> Email:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from outbox import Outbox, until
+from outbox import Outbox, a_worker
 from visitor import Page, Rows, Visitor
 
 from notifyq.admin import reads
@@ -69,40 +69,34 @@ NEEDS = {
 
 @pytest.mark.parametrize("what", NEEDS)
 async def test_each_need_is_a_link_to_its_list(
-    visitor: Visitor, rows: Rows, outbox: Outbox, what: str
+    visitor: Visitor, rows: Rows, notifyq_dsn: str, what: str
 ) -> None:
     """From "something is wrong" to the rows in one click."""
     also, href, said = NEEDS[what]
     status = what if what in ("held", "dead") else "pending"
     later = "run_after = now() + interval '1 hour'"
-    await outbox.start()
     id = await rows.email(status=status, also=", ".join(filter(None, (also, later))))
 
-    async def told() -> bool:
-        return "<h1>Something needs a look</h1>" in (await visitor.get("")).text
+    async with a_worker(notifyq_dsn):
+        page = await visitor.get("")
 
-    await until(told, what="the page says that something needs a look")
-    page = await visitor.get("")
-
+    assert "<h1>Something needs a look</h1>" in page.text
     assert said in page.text
     link = next(link for link in page.links if link.endswith(href))
     assert f'data-row="{id}"' in (await visitor.get(link.removeprefix("./"))).text
 
 
 async def test_tasks_that_died_or_that_nobody_knows_are_needs_too(
-    visitor: Visitor, rows: Rows, outbox: Outbox
+    visitor: Visitor, rows: Rows, notifyq_dsn: str
 ) -> None:
     """The lanes share a page."""
     dead = await rows.task("make-invoice", "dead")
     waiting = await rows.task("sync & send", "pending")
-    await outbox.start()
 
-    async def told() -> bool:
-        return "No worker knows the task sync &amp; send" in (await visitor.get("")).text
+    async with a_worker(notifyq_dsn):
+        page = await visitor.get("")
 
-    await until(told, what="the page names the task that nobody knows")
-    page = await visitor.get("")
-
+    assert "No worker knows the task sync &amp; send" in page.text
     assert "1 task failed" in page.text
     for href, id in (("reason=failed", dead), ("name=sync+%26+send", waiting)):
         link = next(link for link in page.links if "tasks?" in link and link.endswith(href))

@@ -3,31 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
-import asyncpg
 import pytest
 from command import hold, notifyq, put, rows, status, value
+from outbox import a_worker
 
 from notifyq.cli import verdict
 
 ONE_SERVER_IS_ENOUGH = True  # the statements are tested in tests/sql, on every server
-
-
-@asynccontextmanager
-async def a_worker(dsn: str, tasks: str = "{}") -> AsyncIterator[None]:
-    """What the database knows of a worker that lives: its line, and a session of its name."""
-    conn = await asyncpg.connect(dsn, server_settings={"application_name": "notifyq worker"})
-    await conn.execute(
-        "insert into notifyq.workers (name, listening, tasks, builders) "
-        "values ('w', true, $1::text::text[], '{}')",
-        tasks,
-    )
-    try:
-        yield
-    finally:
-        await conn.close()
 
 
 async def test_status_of_an_empty_outbox_is_that_mail_flows(notifyq_dsn: str) -> None:
