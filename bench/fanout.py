@@ -26,7 +26,8 @@ PROCESSES = 4
 SETTLE = 0.25
 CLAIMS = """
 select coalesce(sum(calls), 0)::int from pg_stat_statements s join pg_database d on d.oid = s.dbid
-where d.datname = current_database() and s.query ~ 'notifyq\\.claim_emails' and s.toplevel
+where d.datname = current_database() and s.toplevel
+  and s.query ~ 'notifyq\\.claim_emails|update notifyq\\.emails.*claimed_by'
 """
 
 

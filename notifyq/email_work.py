@@ -73,6 +73,8 @@ class EmailWork:
         self._renderer = renderer
         self._draining = draining
         self._builders = ["", *renderer.names]
+        several = len(self._builders) > 1
+        self._first_look = ("first_look_of_several", self._builders) if several else ("first_look", "")
         self._lease = seconds(settings.lease)
         self._jobs: set[EmailJob] = set()
         self._asking = 0
@@ -89,7 +91,8 @@ class EmailWork:
         """Claim emails to send and doubts to ask about, as many as there is *room* for."""
         claimed_at = steady_clock()
         since = self._mark.since(claimed_at)
-        first = rung and room.bulk > 0 and since is None and not self.gate_troubled()
+        if rung and room.bulk > 0 and since is None and not self.gate_troubled():
+            return await self._claim_first(room, claimed_at)
         ask_slots = max(0, min(self._settings.ask_slots - self._asking, room.bulk))
         rows = await self._link.fetch(
             "claim_emails",
@@ -101,14 +104,9 @@ class EmailWork:
             self._lease,
             room.bulk,
             since,
-            first,
         )
         jobs = [self._job(row, claimed_at) for row in rows if row["id"] is not None]
         self._jobs.update(jobs)
-        if first:
-            self._mark.note_first(started=claimed_at, ended=steady_clock())
-            jobs.sort(key=lambda job: -job.claim.waited)
-            return Batch(jobs=jobs, first=True)
         head = rows[0]
         self._note_gate(head["gate"], head["gate_failures"])
         self._note_clock(head["clock"], claimed_at)
@@ -128,6 +126,17 @@ class EmailWork:
             held_back=self._asking >= self._settings.ask_slots,
             others_at_work=head["others_at_work"],
         )
+
+    async def _claim_first(self, room: Room, claimed_at: float) -> Batch[EmailJob]:
+        """What is due at the foremost priority; nothing else is looked at (``first_look.sql``)."""
+        query, served = self._first_look
+        slots = min(room.slots, room.bulk)
+        rows = await self._link.fetch(query, self._worker, self._account, slots, served, self._lease, None)
+        jobs = [self._job(row, claimed_at) for row in rows]
+        self._jobs.update(jobs)
+        self._mark.note_first(started=claimed_at, ended=steady_clock())
+        jobs.sort(key=lambda job: -job.claim.waited)
+        return Batch(jobs=jobs, first=True)
 
     async def release_lost(self) -> None:
         """Give back the rows of a claim whose answer was lost: nothing was sent under it."""

@@ -14,7 +14,10 @@ from typing import Final
 __all__ = ["LowWater"]
 
 SLOW: Final = 0.01
-"""A whole claim that took longer than this, in seconds, is followed by partial ones."""
+"""Whole claims that take longer than this, in seconds, are followed by partial ones."""
+
+IN_A_ROW: Final = 2
+"""So many of them. One may have waited for the disk, or be the first of its session, whose plans are made."""
 
 MARGIN: Final = timedelta(seconds=2)
 """Left between the mark and the moment it stands for: what is sent in it is walked over by every claim."""
@@ -34,6 +37,8 @@ class LowWater:
     def __init__(self) -> None:
         self._mark: datetime | None = None
         self._slow = False
+        self._slow_claims = 0
+        self._slow_firsts = 0
         self._whole_at = float("-inf")
         self._rest = 0.0
         self._partial = False
@@ -64,7 +69,8 @@ class LowWater:
 
     def note_first(self, *, started: float, ended: float) -> None:
         """Note a first look: it walks over the same dead entries, and more often than a whole claim does."""
-        if ended - started > SLOW:
+        self._slow_firsts = self._slow_firsts + 1 if ended - started > SLOW else 0
+        if self._slow_firsts >= IN_A_ROW:
             self._slow = True
 
     def note(
@@ -83,7 +89,8 @@ class LowWater:
         to keep up would begin at the same old mark each time, and never catch up.
         """
         if not self._partial:
-            self._slow = ended - started > SLOW
+            self._slow_claims = self._slow_claims + 1 if ended - started > SLOW else 0
+            self._slow = self._slow_claims >= IN_A_ROW
             self._whole_at = ended
             self._rest = (ended - started) / WHOLE_SHARE
         if everything:

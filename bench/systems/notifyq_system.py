@@ -110,6 +110,9 @@ async def uids_of(conn: Any, keys: list[str]) -> dict[str, str]:
     return {row["key"]: row["uid"] for row in rows}
 
 
+CLAIMS = ("claim_emails", "first_look", "first_look_of_several")
+
+
 def trace_claims() -> list[tuple[float, float, list[str]]]:
     """Have every claim noted: when it was asked for, when it was answered, and what it brought."""
     claims: list[tuple[float, float, list[str]]] = []
@@ -118,7 +121,7 @@ def trace_claims() -> list[tuple[float, float, list[str]]]:
     async def traced(link: Link, query: str, *args: Any) -> list[Any]:
         start = time.monotonic()
         rows = await fetch(link, query, *args)
-        if query == "claim_emails":
+        if query in CLAIMS:
             uids = [str(row["uid"]) for row in rows if row["id"] is not None]
             claims.append((start, time.monotonic(), uids))
         return rows

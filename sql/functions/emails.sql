@@ -293,10 +293,6 @@ end $$;
 -- that are long sent cannot leave the index, and every claim would walk over them; a worker that finds
 -- its claims slow looks at the recent part only, and at everything now and then (notifyq/email_work.py).
 --
--- p_first: the bell has rung, and an email waits for this answer. One statement takes what is due at the
--- foremost priority and looks at nothing else; its caller comes again at once and claims in full. (What is
--- looked at before an email is found, in many small statements, costs as long as its commit.)
---
 -- Every row of the answer carries the same first columns (when to come again, the gate); the email's
 -- columns are null in the one row of an answer that claimed nothing.
 --
@@ -315,7 +311,6 @@ create or replace function notifyq.claim_emails(
     p_lease interval,
     p_bulk_slots int default null,
     p_since timestamptz default null,
-    p_first boolean default false,
     p_now timestamptz default null
 ) returns table (
     wake_in double precision, clock timestamptz, gate text, gate_failures int, others_at_work boolean,
@@ -348,55 +343,6 @@ declare
 begin
     if current_setting('synchronous_commit') in ('off', 'local') then
         perform notifyq.be_durable();
-    end if;
-    if p_first then
-        return query
-            update notifyq.emails e
-            set status = 'processing',
-                claim_seq = e.claim_seq + 1,
-                attempts = e.attempts + 1,
-                account = p_account,
-                lease_until = v_now + p_lease,
-                leased_at = v_now,
-                claimed_by = p_worker
-            where e.status = 'pending' and e.id = any (array(
-                select due.id
-                from unnest(p_builders) as k (builder) cross join lateral (
-                    select w.id, w.run_after from notifyq.emails w
-                    where w.status = 'pending' and w.builder = k.builder
-                      and w.priority = (
-                          select min(f.priority)
-                          from unnest(p_builders) as n (builder) cross join lateral (
-                              select u.priority from notifyq.emails u
-                              where u.status = 'pending' and u.builder = n.builder
-                              order by u.priority limit 1
-                          ) f)
-                      and w.run_after <= v_now and w.doubt_since is null
-                      and (w.send_before is null or w.send_before > v_now)
-                    order by w.run_after, w.id limit least(p_slots, p_bulk_slots)
-                    for no key update skip locked
-                ) due
-                where not exists (
-                    select from notifyq.gates g
-                    where g.account = p_account and (g.state <> 'open' or g.pace is not null))
-                order by due.run_after, due.id
-                limit least(p_slots, p_bulk_slots)))
-            returning
-                0.0::double precision, v_now, null::text, null::int, null::boolean,
-                e.id, e.uid, e.key::text, e.message::text,
-                e.claim_seq, e.attempts, e.max_attempts,
-                false, false, e.stream, e.on_doubt::text,
-                extract(epoch from e.send_before - v_now)::double precision,
-                null::double precision, null::timestamptz,
-                e.misses::int, e.asks::int, e.resent, e.ordered, e.waits::int, e.account,
-                extract(epoch from v_now - greatest(e.run_after, e.created_at))::double precision,
-                e.priority < 0;
-        if not found then
-            wake_in := 0;
-            clock := v_now;
-            return next;
-        end if;
-        return;
     end if;
     -- Whatever is not the queue itself, in one statement: an email that is due waits for each of them.
     select

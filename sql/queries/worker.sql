@@ -18,7 +18,7 @@ select set_config('default_transaction_isolation', 'read committed', false),
 select set_config('idle_session_timeout', '0', false)
 
 -- name: claim_emails
-select * from notifyq.claim_emails($1, $2, $3, $4, $5, $6, $7, $8, $9)
+select * from notifyq.claim_emails($1, $2, $3, $4, $5, $6, $7, $8)
 
 -- name: hurry_waiting
 select notifyq.hurry_waiting()

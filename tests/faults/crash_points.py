@@ -50,6 +50,16 @@ SHORTEN = "update notifyq.emails set lease_until = leased_at + interval '0.3 s' 
 AS_IF_NOW = "update notifyq.emails set doubt_since = clock_timestamp() where status = 'doubt'"
 DUE = "update notifyq.emails set run_after = clock_timestamp() where status in ('pending', 'doubt')"
 CLAIMERS = "select distinct claimed_by from notifyq.emails where status = 'processing'"
+# The lock SLEEP is held, and what follows the grant, the looks of all lanes, is over.
+ASLEEP = """
+select true from pg_locks l join pg_stat_activity sleeper on sleeper.pid = l.pid
+    join pg_stat_activity claimer on claimer.datname = sleeper.datname
+where l.locktype = 'advisory' and l.classid = 1852798834 and l.objid = 1 and l.granted
+  and sleeper.datname = current_database() and sleeper.backend_start > $1
+  and claimer.application_name = 'notifyq worker claims' and claimer.state = 'idle'
+  and claimer.query_start >= sleeper.state_change
+  and claimer.state_change < clock_timestamp() - interval '0.2 s'
+"""
 PARK = (
     "update notifyq.emails set run_after = clock_timestamp() + interval '1 h' "
     "where status in ('pending', 'doubt')"
@@ -65,7 +75,8 @@ class Scene:
     """*on_send* and *on_search* are the provider's faults; *begins* says what the row is at first.
 
     *from_place* and *to_place*: only the points from the first place that holds the one, up to the first
-    that holds the other. *drain* holds a part of the place at which the worker is told to drain.
+    that holds the other. *drain* holds a part of the place at which the worker is told to drain. A row that
+    *begins* "rung" is enqueued when the worker sleeps.
     """
 
     name: str
@@ -88,6 +99,7 @@ SCENES = (
     Scene(
         name="asked in vain", begins="in doubt", on_search=faults.bad_gateway(), from_place="EmailWork._ask"
     ),
+    Scene(name="rung", begins="rung", from_place="EmailWork._claim_first", to_place="Postmark.send"),
     Scene(name="given back", drain="EmailWork.claim", from_place="EmailWork.claim"),
     Scene(name="drained", drain="Postmark._post", from_place="Postmark._post"),
 )
@@ -190,8 +202,7 @@ class Stage:
     async def points(self, turn: int = 0) -> list[Point]:
         """Play the scene undisturbed, and answer where it can be struck."""
         steps = {"drain": self.scene.drain} if self.scene.drain else {}
-        row = await self._set_up(f"to learn the points, turn {turn}")
-        child = await self._child(TRIAL, steps)
+        row, child = await self._begin(f"to learn the points, turn {turn}", steps)
         if self.scene.drain is None:
             await self._rest(row)
             child.signal(10)
@@ -228,11 +239,10 @@ class Stage:
         # An answer is lost from the point before: there, the words that it answers are not yet said.
         place, nth = result.points[max(0, number - 1) if blow == "lose answer" else number]
         key = f"{blow} at {place} #{nth}"
-        row = await self._set_up(key)
         steps: dict[str, Any] = {"stop": {"place": place, "nth": nth, "do": blow}}
         if self.scene.drain is not None:
             steps["drain"] = self.scene.drain
-        child = await self._child(TRIAL, steps)
+        row, child = await self._begin(key, steps)
         result.trials += 1
         if not await self._struck(child, blow):
             result.unreached.append(f"{key} (exit code {child.code})")
@@ -281,6 +291,18 @@ class Stage:
         await child.ended.wait()
         assert child.code == 0
         return await check(self.conn, self.fake.accepted)
+
+    async def _begin(self, key: str, steps: dict[str, Any]) -> tuple[int, Child]:
+        """The row and a worker, in the order of the scene."""
+        if self.scene.begins != "rung":
+            row = await self._set_up(key)
+            return row, await self._child(TRIAL, steps)
+        before = await self.conn.fetchval("select clock_timestamp()")
+        child = await self._child(TRIAL, steps)
+        async with asyncio.timeout(30):
+            while not await self.conn.fetchval(ASLEEP, before):  # noqa: ASYNC110 (a database)
+                await asyncio.sleep(0.005)
+        return await self._set_up(key), child
 
     async def _set_up(self, key: str) -> int:
         row = (await enqueue(self.conn, an_email(key[:480]))).id

@@ -142,7 +142,10 @@ class Protocol(RuleBasedStateMachine):
     )
     def claim(self, slots: int, asks: int, worker: str, first: bool = False) -> None:
         lease = seconds(SETTINGS.lease)
-        rows = self.sql(CLAIM, worker, ACCOUNT, slots, asks, [""], lease, self.now, first)
+        if first:
+            rows = self.sql(query("first_look"), worker, ACCOUNT, slots, "", lease, self.now)
+        else:
+            rows = self.sql(CLAIM, worker, ACCOUNT, slots, asks, [""], lease, self.now)
         claimed = [row for row in rows if row["id"] is not None]
         assert len(claimed) <= slots, "never more than asked for"
         for row in claimed:
@@ -386,7 +389,7 @@ delete from witness.moves
 """
 CLAIM = (
     "select * from notifyq.claim_emails(p_worker => $1, p_account => $2, p_slots => $3, p_ask_slots => $4, "
-    "p_builders => $5, p_lease => $6, p_now => $7, p_first => $8)"
+    "p_builders => $5, p_lease => $6, p_now => $7)"
 )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import timedelta
 from typing import Any
 
 import asyncpg
@@ -10,14 +11,19 @@ import pytest
 from outbox import Outbox, Pool, emails, keys
 
 from notifyq import Postmark, UnsafeDatabase, Worker, WorkerSettings, embedded, enqueue_many, migrate
+from notifyq.sqlfiles import query
 from notifyq.testing import FakePostmark, faults
 
-CLAIM = """
+WHOLE = """
 select id from notifyq.claim_emails(
-    p_worker => $1, p_account => 'test', p_slots => $2, p_ask_slots => 1, p_builders => array[''],
-    p_lease => interval '20 seconds')
-where id is not null
+    p_worker => $1, p_account => $2, p_slots => $3, p_ask_slots => 1, p_builders => $4, p_lease => $5)
+where id is not null and $6::timestamptz is null
 """
+CLAIMS: dict[str, tuple[str, Any]] = {
+    "whole": (WHOLE, [""]),
+    "first": (query("first_look"), ""),
+    "first of several": (query("first_look_of_several"), ["", "reset"]),
+}
 SWITCHES = (
     "hashjoin",
     "mergejoin",
@@ -31,13 +37,18 @@ SWITCHES = (
 )
 
 
-async def claim(conn: Any, slots: int, worker: str = "w") -> list[int]:
+async def claim(conn: Any, slots: int, worker: str = "w", how: str = "whole") -> list[int]:
     """Claim as a worker does."""
-    return [row["id"] for row in await conn.fetch(CLAIM, worker, slots)]
+    text, served = CLAIMS[how]
+    rows = await conn.fetch(text, worker, "test", slots, served, timedelta(seconds=20), None)
+    return [row["id"] for row in rows]
 
 
+@pytest.mark.parametrize("how", CLAIMS)
 @pytest.mark.parametrize("switch", ["none", *SWITCHES, "all"])
-async def test_a_claim_takes_no_more_than_its_slots_under_any_plan(notifyq_pool: Pool, switch: str) -> None:
+async def test_a_claim_takes_no_more_than_its_slots_under_any_plan(
+    notifyq_pool: Pool, switch: str, how: str
+) -> None:
     """The plan of `in (select … limit n for update)` may run the inner query again: not here."""
     await enqueue_many(notifyq_pool, emails(keys(200)))
     off = {"none": (), "all": SWITCHES}.get(switch, (switch,))
@@ -46,19 +57,20 @@ async def test_a_claim_takes_no_more_than_its_slots_under_any_plan(notifyq_pool:
         for name in off:
             await conn.execute(f"set enable_{name} = off")
 
-        taken = [await claim(conn, slots) for slots in (1, 3, 20)]
+        taken = [await claim(conn, slots, how=how) for slots in (1, 3, 20)]
 
     assert [len(ids) for ids in taken] == [1, 3, 20]
     assert len({id for ids in taken for id in ids}) == 24
 
 
-async def test_claims_at_once_never_share_a_row(notifyq_pool: Pool) -> None:
+@pytest.mark.parametrize("how", CLAIMS)
+async def test_claims_at_once_never_share_a_row(notifyq_pool: Pool, how: str) -> None:
     """Eight claimers, one table: each row has one of them, and none got more than it asked for."""
     await enqueue_many(notifyq_pool, emails(keys(100)))
 
     async def one(worker: str) -> list[list[int]]:
         async with notifyq_pool.acquire() as conn:
-            return [await claim(conn, 5, worker) for _ in range(4)]
+            return [await claim(conn, 5, worker, how) for _ in range(4)]
 
     batches = [ids for mine in await asyncio.gather(*map(one, keys(8, "w"))) for ids in mine]
 
@@ -85,17 +97,20 @@ async def test_a_worker_has_no_more_under_way_than_its_slots(outbox: Outbox) -> 
     assert set(outbox.fake.posts_by_uid().values()) == {1}
 
 
+@pytest.mark.parametrize("how", CLAIMS)
 @pytest.mark.parametrize(
     ("given", "wanted"), [("off", "on"), ("local", "on"), ("remote_apply", "remote_apply")]
 )
-async def test_a_claim_is_durable_whatever_the_role_says(notifyq_pool: Pool, given: str, wanted: str) -> None:
+async def test_a_claim_is_durable_whatever_the_role_says(
+    notifyq_pool: Pool, given: str, wanted: str, how: str
+) -> None:
     """A claim that a crash forgets would be sent again; what is stricter already stays as it is."""
     await enqueue_many(notifyq_pool, emails(keys(2)))
     async with notifyq_pool.acquire() as conn:
         await conn.execute(f"set synchronous_commit = {given}")
         transaction = conn.transaction()
         await transaction.start()
-        await claim(conn, 1)
+        await claim(conn, 1, how=how)
         at_commit = await conn.fetchval("show synchronous_commit")
         await transaction.rollback()
 

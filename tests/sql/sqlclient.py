@@ -8,10 +8,14 @@ from typing import Any, Final
 
 import asyncpg
 
+from notifyq.sqlfiles import query
+
 MESSAGE: Final[dict[str, Any]] = {"to": [{"email": "ann@example.org"}], "subject": "Hello", "text": "Hi"}
 NOW: Final = datetime(2030, 1, 1, 12, 0, tzinfo=UTC)
 LEASE: Final = timedelta(seconds=20)
 ACCOUNT: Final = "fake:a"
+# By whether there are builders: the query, and how it is told what is served.
+FIRST_LOOKS: Final = {False: ("first_look", lambda names: names[0]), True: ("first_look_of_several", list)}
 
 
 class Outbox:
@@ -61,6 +65,8 @@ class Outbox:
         first: bool = False,
     ) -> list[asyncpg.Record]:
         """Claim; the answer's rows, also the one that holds no email."""
+        if first:
+            return await self.first_look(slots, worker, account, builders)
         return await self.call(
             "claim_emails",
             worker=worker,
@@ -69,8 +75,14 @@ class Outbox:
             ask_slots=slots if asks is None else asks,
             builders=list(builders),
             lease=LEASE,
-            first=first,
         )
+
+    async def first_look(
+        self, slots: int, worker: str, account: str, builders: tuple[str, ...]
+    ) -> list[asyncpg.Record]:
+        """The statement that a worker with these *builders* answers a ring with."""
+        name, served = FIRST_LOOKS[len(builders) > 1]
+        return await self.conn.fetch(query(name), worker, account, slots, served(builders), LEASE, self.now)
 
     async def claimed(self, slots: int = 1, **how: Any) -> list[str]:
         """The keys that a claim brings."""

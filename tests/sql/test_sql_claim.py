@@ -52,6 +52,8 @@ async def test_one_claim_crosses_priorities_and_builders_in_order(db: Outbox) ->
     assert await db.claimed(3, builders=("", "invoice")) == ["a", "b", "c"]
 
 
+# What a worker may serve: each has its own first look.
+SERVED = [("",), ("", "reset")]
 PLANS = ["enable_hashjoin", "enable_mergejoin", "enable_sort", "enable_hashagg", "enable_material"]
 PLANS += ["enable_nestloop", "enable_indexscan", "enable_bitmapscan", "enable_seqscan"]
 
@@ -59,7 +61,7 @@ PLANS += ["enable_nestloop", "enable_indexscan", "enable_bitmapscan", "enable_se
 @pytest.mark.parametrize("off", [*PLANS, "all of the first five"])
 async def test_no_plan_claims_past_its_limit(db: Outbox, off: str) -> None:
     """A limit in a subquery may be run again under some plans, and claims what nobody has a slot for."""
-    for n in range(12):
+    for n in range(20):
         await db.put(f"k{n}", priority=n % 2)
     for n in range(4):
         await db.doubt(*await _sent_away(db, f"d{n}"), 0)
@@ -69,8 +71,9 @@ async def test_no_plan_claims_past_its_limit(db: Outbox, off: str) -> None:
 
     assert len(claimed) == 5
     assert [key for key in claimed if key.startswith("d")] == ["d0", "d1"]
-    assert len(await db.claimed(2, first=True)) == 2
-    assert await db.conn.fetchval("select count(*) from notifyq.emails where status = 'processing'") == 7
+    for builders in SERVED:
+        assert len(await db.claimed(2, builders=builders, first=True)) == 2
+    assert await db.conn.fetchval("select count(*) from notifyq.emails where status = 'processing'") == 9
 
 
 async def test_the_first_look_takes_what_is_due_at_the_foremost_priority(db: Outbox) -> None:
@@ -88,37 +91,57 @@ async def test_the_first_look_takes_what_is_due_at_the_foremost_priority(db: Out
     assert await db.claimed(5, builders=known) == ["plain", "newsletter"]
 
 
-async def test_the_first_look_writes_what_a_whole_claim_writes(db: Outbox) -> None:
+async def test_the_first_look_of_a_worker_without_builders_is_exact_too(db: Outbox) -> None:
+    """Its own statement: priority, then age."""
+    await db.put("plain")
+    await db.put("urgent", priority=-1)
+    await db.put("older", priority=-1, run_after=db.at(-60))
+    await db.put("oldest", {"builder": "reset"}, priority=-9, run_after=db.at(-90))
+
+    assert [await db.claimed(1, first=True) for _ in range(4)] == [["older"], ["urgent"], ["plain"], []]
+
+
+@pytest.mark.parametrize("builders", SERVED)
+async def test_the_first_look_writes_what_a_whole_claim_writes(db: Outbox, builders: tuple[str, ...]) -> None:
     """The same lease, fence and attempt, the same answer; only what it did not look at is missing."""
-    unlooked = {"wake_in", "gate", "gate_failures", "others_at_work"}
+    unlooked = {"wake_in", "clock", "gate", "gate_failures", "others_at_work"}
     answers, rows = [], []
     for key, first in (("whole", False), ("first", True)):
         row_id = await db.put(key, send_before=db.at(60))
-        (answer,) = await db.claim(first=first)
+        (answer,) = await db.claim(builders=builders, first=first)
         answers.append({**dict(answer), "id": None, "key": None, "uid": None})
         rows.append({**dict(await db.row(row_id)), "id": None, "key": None, "uid": None})
 
     assert rows[0] == rows[1]
-    assert {name for name, value in answers[0].items() if answers[1][name] != value} <= unlooked
+    assert {name for name in answers[0] if name not in answers[1]} == unlooked
+    assert answers[1].items() <= answers[0].items()
 
 
-async def test_the_first_look_leaves_alone_what_needs_a_whole_claim(db: Outbox) -> None:
-    """Doubts, the future, what has expired; and the answer says to come again at once."""
+@pytest.mark.parametrize("builders", SERVED)
+async def test_the_first_look_leaves_alone_what_needs_a_whole_claim(
+    db: Outbox, builders: tuple[str, ...]
+) -> None:
+    """Doubts, the future, what has expired, and what is sent only unless it is found."""
     doubt = await db.in_state("doubt")
     db.later(1000)
     future = await db.put("future", run_after=db.at(60))
     expired = await db.put("expired", send_before=db.at(1))
+    ordered = await db.put("ordered")  # to be sent, unless it is found
+    await db.conn.execute(
+        "update notifyq.emails set doubt_since = run_after, ordered = true where id = $1", ordered
+    )
     db.later(2)
-    before = [dict(await db.row(row_id)) for row_id in (doubt, future, expired)]
-    (nothing,) = await db.claim(5, first=True)
+    rows = (doubt, future, expired, ordered)
+    before = [dict(await db.row(row_id)) for row_id in rows]
 
-    assert (nothing["id"], nothing["wake_in"], nothing["clock"]) == (None, 0, db.now)
-    assert [dict(await db.row(row_id)) for row_id in (doubt, future, expired)] == before
+    assert await db.claim(5, builders=builders, first=True) == []
+    assert [dict(await db.row(row_id)) for row_id in rows] == before
 
 
+@pytest.mark.parametrize("builders", SERVED)
 @pytest.mark.parametrize("gate", ["closed", "paced"])
 async def test_the_first_look_takes_nothing_through_a_gate_that_is_not_wide_open(
-    db: Outbox, gate: str
+    db: Outbox, gate: str, builders: tuple[str, ...]
 ) -> None:
     """A probe and a pace are matters of the whole claim."""
     shut = "'closed', now() + interval '1 hour', null" if gate == "closed" else "'open', null, 1.0"
@@ -127,8 +150,8 @@ async def test_the_first_look_takes_nothing_through_a_gate_that_is_not_wide_open
     )
     await db.put()
 
-    assert await db.claimed(5, first=True) == []
-    assert await db.claimed(5, first=True, account="fake:b") == ["k"]
+    assert await db.claimed(5, builders=builders, first=True) == []
+    assert await db.claimed(5, builders=builders, first=True, account="fake:b") == ["k"]
 
 
 async def _sent_away(db: Outbox, key: str) -> tuple[int, int]:

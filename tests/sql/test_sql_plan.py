@@ -8,9 +8,12 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from notifyq.sqlfiles import query
+
 ONE_SERVER_IS_ENOUGH = True
 
 FUNCTIONS = Path(__file__).parents[2] / "sql" / "functions" / "emails.sql"
+FIRST_LOOKS = {"first_look": "''", "first_look_of_several": "array['', 'reset']"}
 FINISHED = 1_000_000
 FUTURE = 100_000
 SETTINGS: dict[str, list[str]] = {
@@ -32,29 +35,26 @@ select 'ahead ' || n, '{}', now() + interval '1 day' from generate_series(1, $1:
 """
 
 
-def queries() -> dict[str, str]:
-    """The claim's own queries for due emails, with their variables made parameters."""
+def queries() -> dict[str, tuple[str, str]]:
+    """The queries for due emails, made statements, with arguments. The claim's own stands in its function."""
     text = FUNCTIONS.read_text()
-    found = {}
-    for name, begin, end in (
-        ("whole", "select b.id\n            from unnest", ") due;"),
-        ("first", "select due.id\n                from unnest", "))\n            returning"),
-    ):
-        start = text.index(begin)
-        body = text[start : text.index(end, start)]
-        body = re.sub(r"limit (v_\w+|least\(.*\))", "limit $4", body)
-        body = body.replace("v_since", "'-infinity'::timestamptz").replace("p_account", "'a'")
-        for n, variable in enumerate(("p_builders", "v_priority", "v_now"), 1):
-            body = body.replace(variable, f"${n}")
-        found[name] = body
+    start = text.index("select b.id\n            from unnest")
+    body = text[start : text.index(") due;", start)]
+    body = body.replace("limit v_room", "limit $4").replace("v_since", "'-infinity'::timestamptz")
+    for n, variable in enumerate(("p_builders", "v_priority", "v_now"), 1):
+        body = body.replace(variable, f"${n}")
+    whole = f"prepare due (text[], int, timestamptz, int) as {body}"
+    found = {"whole": (whole, "array[''], 0, now(), 20")}
+    for name, served in FIRST_LOOKS.items():
+        found[name] = (f"prepare due as {query(name)}", f"'w', 'a', 20, {served}, '20 s', null")
     return found
 
 
-async def explained(conn: asyncpg.Connection, query: str) -> str:
+async def explained(conn: asyncpg.Connection, prepare: str, arguments: str) -> str:
     """Its generic plan and what it cost, as PL/pgSQL comes to run it."""
     await conn.execute("set local plan_cache_mode = force_generic_plan")
-    await conn.execute(f"prepare due (text[], int, timestamptz, int) as {query}")
-    rows = await conn.fetch("explain (analyze, buffers) execute due (array[''], 0, now(), 20)")
+    await conn.execute(prepare)
+    rows = await conn.fetch(f"explain (analyze, buffers) execute due ({arguments})")
     await conn.execute("deallocate due")
     return "\n".join(row[0] for row in rows)
 
@@ -63,9 +63,9 @@ async def pages_of_claims(conn: asyncpg.Connection) -> dict[str, int]:
     """How many pages each way to claim reads in all, as a worker's session runs it."""
     await conn.execute("set local plan_cache_mode = force_generic_plan")
     pages = {}
-    for name, first in (("whole", False), ("first", True), ("whole, nothing is left", False)):
-        call = f"claim_emails('w', 'a', 20, 5, array[''], '20 s', 20, null, {first})"
-        await conn.fetch(f"select * from notifyq.{call.replace('20', '1')}")  # what is read once a session
+    call = "claim_emails('w', 'a', 20, 5, array[''], '20 s', 20)"
+    await conn.fetch(f"select * from notifyq.{call.replace('20', '1')}")  # what is read once a session
+    for name in ("whole", "whole, nothing is left"):
         rows = await conn.fetch(f"explain (analyze, buffers) select * from notifyq.{call}")
         top = "\n".join(row[0] for row in rows).split("Planning")[0]
         pages[name] = sum(int(n) for n in re.findall(r"(?:hit|read)=(\d+)", top))
@@ -99,7 +99,12 @@ async def check_plans(conn: asyncpg.Connection) -> None:
             await savepoint.start()
             for setting in settings:
                 await conn.execute(f"set local {setting}")
-            plans = {which: await explained(conn, query) for which, query in queries().items()}
+            plans = {}
+            for which, (prepare, arguments) in queries().items():
+                tried = conn.transaction()
+                await tried.start()
+                plans[which] = await explained(conn, prepare, arguments)
+                await tried.rollback()
             pages = await pages_of_claims(conn)
             await savepoint.rollback()
             bad += [f"{n} pages: {which}, {statistics}, {name}" for which, n in pages.items() if n > 500]

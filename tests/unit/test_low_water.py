@@ -9,6 +9,15 @@ from notifyq.low_water import MARGIN, WHOLE_EVERY, LowWater
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
+def slow(*, took: float = 0.2, everything: bool = True) -> LowWater:
+    """A mark after two slow claims; the second began at 0."""
+    mark = LowWater()
+    for start in (-1.0, 0.0):
+        assert mark.since(start) is None
+        mark.note(NOW, started=start, ended=start + took, everything=everything)
+    return mark
+
+
 def test_a_fast_claim_looks_at_everything() -> None:
     """The rule is for a held snapshot; without one, every claim is exact."""
     mark = LowWater()
@@ -17,11 +26,19 @@ def test_a_fast_claim_looks_at_everything() -> None:
         mark.note(NOW, started=turn, ended=turn + 0.002, everything=True)
 
 
-def test_after_a_slow_claim_only_the_recent_part_is_looked_at_for_a_while() -> None:
-    """And everything again after a few seconds: a long transaction may commit an old time."""
+def test_one_slow_claim_or_first_look_says_nothing() -> None:
+    """It waited for the disk, or its plan was made: all claims stay whole, and rings get their first look."""
     mark = LowWater()
-    assert mark.since(0) is None
-    mark.note(NOW, started=0, ended=0.2, everything=True)
+    for turn in range(10):
+        assert mark.since(turn) is None
+        mark.note_first(started=turn, ended=turn + (0.5 if turn % 2 else 0.002))
+        assert mark.since(turn + 0.5) is None
+        mark.note(NOW, started=turn, ended=turn + (0.002 if turn % 2 else 0.5), everything=True)
+
+
+def test_after_slow_claims_only_the_recent_part_is_looked_at_for_a_while() -> None:
+    """And everything again after a few seconds: a long transaction may commit an old time."""
+    mark = slow()
 
     assert mark.look_again_in is None
     assert mark.since(0.3) == NOW - MARGIN
@@ -33,9 +50,7 @@ def test_after_a_slow_claim_only_the_recent_part_is_looked_at_for_a_while() -> N
 
 def test_what_a_full_claim_leaves_behind_is_not_left_out() -> None:
     """With a backlog the oldest rows are the next ones: the mark follows the last row that was taken."""
-    mark = LowWater()
-    mark.since(0)
-    mark.note(NOW, started=0, ended=0.2, everything=False)
+    mark = slow(everything=False)
     assert mark.since(1) is None, "nothing is known of what was left"
 
     mark.note(NOW, started=1, ended=1.2, everything=False, last_waited=30.0)
@@ -44,9 +59,7 @@ def test_what_a_full_claim_leaves_behind_is_not_left_out() -> None:
 
 def test_a_claim_that_cannot_keep_up_begins_later_each_time() -> None:
     """And never goes back."""
-    mark = LowWater()
-    mark.since(0)
-    mark.note(NOW, started=0, ended=0.2, everything=True)
+    mark = slow()
     for number, waited in enumerate((5.0, 4.0, 60.0), 1):
         mark.since(number)
         later = NOW + timedelta(seconds=number)
@@ -68,22 +81,21 @@ def test_a_fast_claim_that_leaves_rows_sets_no_mark() -> None:
     assert mark.since(2) is None
 
 
-def test_a_slow_first_look_makes_the_next_claim_partial() -> None:
-    """Though the whole claim behind it, which found nothing to take, was fast."""
+def test_slow_first_looks_make_the_next_claim_partial() -> None:
+    """Though the whole claims behind them, which found nothing to take, were fast."""
     mark = LowWater()
     mark.since(0)
     mark.note(NOW, started=0, ended=0.008, everything=True)
-    assert mark.since(1) is None
-    mark.note_first(started=1, ended=1.02)
+    for start in (1.0, 2.0):
+        assert mark.since(start) is None
+        mark.note_first(started=start, ended=start + 0.02)
 
-    assert mark.since(1.1) == NOW - MARGIN
+    assert mark.since(2.1) == NOW - MARGIN
 
 
 def test_a_ring_in_vain_is_followed_by_a_look_at_everything() -> None:
     """A transaction that took seconds left it older than the mark, and a slow disk slows every claim."""
-    mark = LowWater()
-    mark.since(0)
-    mark.note(NOW, started=0, ended=0.02, everything=True)
+    mark = slow(took=0.02)
     assert not mark.rung_in_vain(0.5), "that was a whole look"
     assert mark.since(0.5) is not None
 
@@ -93,9 +105,7 @@ def test_a_ring_in_vain_is_followed_by_a_look_at_everything() -> None:
 
 def test_rings_in_vain_do_not_make_whole_looks_too_many() -> None:
     """Whatever they are for: a look of half a second comes every ten."""
-    mark = LowWater()
-    mark.since(0)
-    mark.note(NOW, started=0, ended=0.5, everything=True)
+    mark = slow(took=0.5)
     assert mark.since(1) is not None
 
     assert not mark.rung_in_vain(1)
@@ -104,9 +114,7 @@ def test_rings_in_vain_do_not_make_whole_looks_too_many() -> None:
 
 def test_when_the_snapshot_is_gone_claims_are_whole_again() -> None:
     """The look at everything that follows is fast."""
-    mark = LowWater()
-    mark.since(0)
-    mark.note(NOW, started=0, ended=0.2, everything=True)
+    mark = slow()
     assert mark.since(6) is None
     mark.note(NOW, started=6, ended=6.001, everything=True)
 
@@ -116,9 +124,7 @@ def test_when_the_snapshot_is_gone_claims_are_whole_again() -> None:
 def test_the_slower_a_whole_look_the_rarer_it_is() -> None:
     """It may not take the time that emails wait for; what only it finds waits a minute at most."""
     for took, again in ((0.2, 5.0), (0.5, 10.0), (30.0, 60.0)):
-        mark = LowWater()
-        mark.since(0)
-        mark.note(NOW, started=0, ended=took, everything=True)
+        mark = slow(took=took)
 
         assert mark.since(took + again - 0.1) is not None
         assert mark.since(took + again) is None
