@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, overload
+from uuid import uuid4
 
 import msgspec
 
@@ -90,16 +91,11 @@ async def enqueue(
         case Email():
             if key is not None or run_after is not None or send_before is not None:
                 raise InvalidEmail("key", "an Email brings its own key, run_after and send_before")
-            rows = await conn.fetch(query("enqueue_email"), *_email_row(item))
+            return await _put(conn, _email_row(item))
         case DeferredEmail():
-            rows = await conn.fetch(
-                query("enqueue_email"),
-                rules.key(key or ""),
-                _json(item.message()),
-                run_after,
-                send_before,
-                item.priority,
-                item.on_doubt,
+            message = _json(item.message())
+            return await _put(
+                conn, (rules.key(key or ""), message, run_after, send_before, item.priority, item.on_doubt)
             )
         case Call():
             rows = await conn.fetch(
@@ -116,6 +112,13 @@ async def enqueue(
                 f"cannot enqueue a {type(item).__name__}: make an Email, or use .deferred(...) or .call(...)"
             )
     return Enqueued(rows[0]["id"], rows[0]["created"])
+
+
+async def _put(conn: Connection, row: tuple[Any, ...]) -> Enqueued:
+    if made := await conn.fetch(query("insert_email"), uuid4(), *row):
+        return Enqueued(made[0]["id"], created=True)
+    (known,) = await conn.fetch(query("enqueue_email"), *row)
+    return Enqueued(known["id"], known["created"])
 
 
 async def enqueue_many(conn: Connection, emails: Iterable[Email]) -> list[Enqueued]:

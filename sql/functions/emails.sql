@@ -521,7 +521,7 @@ begin
         select
             wake_in, v_now, v_gate, v_failures, v_others,
             c.id, c.uid, c.key::text, case when c.doubt_since is null then c.message::text end,
-            c.claim_seq, c.attempts, c.max_attempts,
+            c.claim_seq, c.attempts::int, c.max_attempts::int,
             c.doubt_since is not null, v_probing and c.doubt_since is null, c.stream, c.on_doubt::text,
             extract(epoch from c.send_before - v_now)::double precision,
             extract(epoch from v_now - c.doubt_since)::double precision, c.doubt_since::timestamptz,

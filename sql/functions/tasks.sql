@@ -217,7 +217,7 @@ begin
                 select o.id from notifyq.tasks o
                 where o.status = 'processing' and o.claimed_by <> p_worker and o.lease_until >= v_now
                 order by o.name, o.lease_until limit 1) is not null,
-            c.id, c.name, c.key::text, c.args::text, c.claim_seq, c.attempts, c.max_attempts,
+            c.id, c.name, c.key::text, c.args::text, c.claim_seq, c.attempts::int, c.max_attempts::int,
             extract(epoch from v_now - greatest(c.run_after, c.created_at))::double precision, c.priority < 0
         from (values (1)) as always left join claimed c on true
         order by c.priority, c.run_after, c.id;

@@ -8,7 +8,8 @@
 create schema if not exists notifyq;
 
 -- What a single value may be is said by a type. A check of the table would be read anew by every statement
--- that writes a row, and each email is written three times; a type is read once a session.
+-- that writes a row, and each email is written three times; a type is read once a session, and asks
+-- only for what is written: a table's check of the message would fetch the body at each of them.
 create domain notifyq.email_status as text constraint status_known
     check (value in ('pending', 'processing', 'doubt', 'sent', 'held', 'dead'));
 create domain notifyq.email_reason as text constraint reason_known
@@ -18,6 +19,10 @@ create domain notifyq.task_status as text constraint status_known
 create domain notifyq.task_reason as text constraint reason_known
     check (value in ('exhausted', 'gave_up', 'cancelled', 'invalid'));
 create domain notifyq.doubt_policy as text constraint on_doubt_known check (value in ('ask', 'resend', 'hold'));
+create domain notifyq.message as jsonb constraint message_is_an_object check (jsonb_typeof(value) = 'object');
+create domain notifyq.args as jsonb constraint args_are_an_object check (jsonb_typeof(value) = 'object');
+create domain notifyq.attempts as int constraint attempts_counted check (value >= 0);
+create domain notifyq.max_attempts as int constraint attempts_counted check (value >= 1);
 create domain notifyq.key as text constraint key_length check (char_length(value) between 1 and 500);
 create domain notifyq.error_text as text constraint last_error_length check (char_length(value) <= 1000);
 -- Arithmetic on infinity fails, and one such row would stop every claim; no driver reads the year 20000.
@@ -35,15 +40,15 @@ create table notifyq.emails (
     id                  bigint generated always as identity primary key,
     uid                 uuid not null default gen_random_uuid(),  -- the only name that leaves the database
     key                 notifyq.key not null unique,              -- once ever: the business rule
-    message             jsonb,                                    -- emptied by retention, never before the end
+    message             notifyq.message,                          -- emptied by retention, never before the end
     -- Copies of two members of the message, so that no claim and no ask has to fetch the body.
     builder             text not null generated always as (coalesce(message ->> 'builder', '')) stored,
     stream              text not null generated always as (coalesce(message ->> 'stream', 'outbound')) stored,
 
     status              notifyq.email_status not null default 'pending',
     reason              notifyq.email_reason,
-    attempts            int not null default 0,                   -- sends; an ask is not one
-    max_attempts        int not null default 10,
+    attempts            notifyq.attempts not null default 0,      -- sends; an ask is not one
+    max_attempts        notifyq.max_attempts not null default 10,
     run_after           notifyq.moment not null default now(),
     send_before         notifyq.moment,
     priority            int not null default 0,                   -- lower goes first, below 0 is urgent
@@ -70,10 +75,8 @@ create table notifyq.emails (
     provider_message_id text,
     sent_at             timestamptz,
 
-    constraint message_is_an_object check (jsonb_typeof(message) = 'object'),
     constraint message_until_the_end check (message is not null or finished_at is not null),
     constraint reason_exactly_when_dead check ((reason is not null) = (status = 'dead')),
-    constraint attempts_counted check (attempts >= 0 and max_attempts >= 1),
     constraint leased_exactly_while_processing check (
         num_nonnulls(lease_until, leased_at, claimed_by) = case when status = 'processing' then 3 else 0 end),
     constraint receipted_exactly_when_sent check (
@@ -115,12 +118,12 @@ create table notifyq.tasks (
     id           bigint generated always as identity primary key,
     name         text not null,
     key          notifyq.key,           -- once among active calls; null: no rule
-    args         jsonb not null default '{}',
+    args         notifyq.args not null default '{}',
 
     status       notifyq.task_status not null default 'pending',
     reason       notifyq.task_reason,
-    attempts     int not null default 0,
-    max_attempts int not null default 10,
+    attempts     notifyq.attempts not null default 0,
+    max_attempts notifyq.max_attempts not null default 10,
     run_after    notifyq.moment not null default now(),
     priority     int not null default 0,
 
@@ -134,9 +137,7 @@ create table notifyq.tasks (
     finished_at  timestamptz,
 
     constraint name_length check (char_length(name) between 1 and 200),
-    constraint args_are_an_object check (jsonb_typeof(args) = 'object'),
     constraint reason_exactly_when_dead check ((reason is not null) = (status = 'dead')),
-    constraint attempts_counted check (attempts >= 0 and max_attempts >= 1),
     constraint leased_exactly_while_processing check (
         num_nonnulls(lease_until, leased_at, claimed_by) = case when status = 'processing' then 3 else 0 end),
     constraint finished_exactly_at_the_end check ((finished_at is not null) = (status in ('done', 'dead')))

@@ -1,7 +1,15 @@
 -- The way in. Messages travel as text, so that a pool with a JSON codec of its own works too.
 
+-- name: insert_email
+-- An email of the Python package: made, it is checked. What nearly every call needs, and no function around
+-- it; $1 is made by the caller, since Postgres' own random bytes cost a lone email 0.05 ms. No row: the key is known.
+insert into notifyq.emails (uid, key, message, run_after, send_before, priority, on_doubt)
+values ($1, $2, $3::text::jsonb, coalesce($4, clock_timestamp()), $5, $6, $7)
+on conflict (key) do nothing
+returning id
+
 -- name: enqueue_email
--- Emails of the Python package: made, they are checked.
+-- The same for a key that is known, as far as another transaction does not delete it just now.
 select id, created from notifyq.enqueue_email($1, $2::text::jsonb, $3, $4, $5, $6, true)
 
 -- name: enqueue_emails

@@ -33,7 +33,7 @@ where e.status = 'pending' and e.id = any (array(
     order by w.run_after, w.id limit $3
     for no key update skip locked))
 returning
-    e.id, e.uid, e.key::text, e.message::text, e.claim_seq, e.attempts, e.max_attempts,
+    e.id, e.uid, e.key::text, e.message::text, e.claim_seq, e.attempts::int, e.max_attempts::int,
     false as asking, false as probing, e.stream, e.on_doubt::text,
     extract(epoch from e.send_before - coalesce($6::timestamptz, now()))::double precision as expires_in,
     null::double precision as doubt_age, null::timestamptz as doubt_since,
@@ -76,7 +76,7 @@ where e.status = 'pending' and e.id = any (array(
     order by due.run_after, due.id
     limit $3))
 returning
-    e.id, e.uid, e.key::text, e.message::text, e.claim_seq, e.attempts, e.max_attempts,
+    e.id, e.uid, e.key::text, e.message::text, e.claim_seq, e.attempts::int, e.max_attempts::int,
     false as asking, false as probing, e.stream, e.on_doubt::text,
     extract(epoch from e.send_before - coalesce($6::timestamptz, now()))::double precision as expires_in,
     null::double precision as doubt_age, null::timestamptz as doubt_since,
