@@ -10,8 +10,10 @@ import logging
 import random
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from notifyq.cleaning import without_quotes
 from notifyq.lifecycle import Claim, GateSignal, Transition, after_send, gate_signal
@@ -33,8 +35,7 @@ def steady_clock() -> float:
     return time.clock_gettime(_CLOCK) if _CLOCK is not None else time.monotonic()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What becomes of a claimed row, and what it says about the provider."""
 
     claim: Claim | TaskClaim
@@ -47,6 +48,8 @@ class LastLook:
 
     *claimed_at* is the steady clock before the claim was asked for, so that every error is on the safe side.
     """
+
+    __slots__ = ("_draining", "_expires_at", "_post_by", "passed")
 
     def __init__(
         self, claim: Claim, claimed_at: float, settings: WorkerSettings, draining: Callable[[], bool]

@@ -235,11 +235,7 @@ class EmailWork:
         return Decision(claim=job.claim, transition=transition)
 
     def _job(self, row: Any, claimed_at: float) -> EmailJob:
-        claim = Claim(
-            **dict(zip(_CLAIM_COLUMNS, _claim_values(row), strict=True)),
-            doubt_age=row["doubt_age"] or 0.0,
-            waited=row["waited"] or 0.0,
-        )
+        claim = Claim(*(*_claim_values(row), row["doubt_age"] or 0.0, row["waited"] or 0.0))
         return EmailJob(
             claim=claim,
             claimed_at=claimed_at,
@@ -267,22 +263,6 @@ def _sooner(one: float | None, other: float | None) -> float | None:
     return min((wait for wait in (one, other) if wait is not None), default=None)
 
 
-_CLAIM_COLUMNS = (
-    "id",
-    "uid",
-    "key",
-    "claim_seq",
-    "attempts",
-    "max_attempts",
-    "asking",
-    "probing",
-    "stream",
-    "on_doubt",
-    "expires_in",
-    "misses",
-    "asks",
-    "resent",
-    "ordered",
-    "waits",
-)
-_claim_values = itemgetter(*_CLAIM_COLUMNS)
+_CLAIM_COLUMNS = Claim.__struct_fields__[:-2]
+"""All but the two ages, which are null in some rows."""
+_claim_values: Callable[[Any], tuple[Any, ...]] = itemgetter(*_CLAIM_COLUMNS)

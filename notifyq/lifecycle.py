@@ -16,9 +16,11 @@ that failed, or cannot be conclusive, is never a "no".
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, assert_never
 from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
 
 from notifyq import backoff
 from notifyq.provider import (
@@ -99,9 +101,11 @@ EMAIL_TRANSITIONS: Final[tuple[tuple[str, str, str], ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """What the database said of a row when it was claimed. Times are seconds, seen at the claim."""
+class Claim(msgspec.Struct, frozen=True):
+    """What the database said of a row when it was claimed. Times are seconds, seen at the claim.
+
+    A struct, as all values here: some are made for each email, and one costs a fifth of a frozen dataclass.
+    """
 
     id: int
     uid: UUID
@@ -114,17 +118,16 @@ class Claim:
     stream: str = "outbound"
     on_doubt: str = "ask"
     expires_in: float | None = None
-    doubt_age: float = 0.0
     misses: int = 0
     asks: int = 0
     resent: bool = False
     ordered: bool = False
     waits: int = 0
+    doubt_age: float = 0.0
     waited: float = 0.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
     """→ ``sent``. *copies* holds further message ids that carry the same uid: it was sent twice."""
 
     message_id: str
@@ -132,8 +135,7 @@ class Sent:
     copies: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dead:
+class Dead(msgspec.Struct, frozen=True, kw_only=True):
     """→ ``dead``."""
 
     reason: str
@@ -141,8 +143,7 @@ class Dead:
     event: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pending:
+class Pending(msgspec.Struct, frozen=True, kw_only=True):
     """→ ``pending``, due again in *delay* seconds."""
 
     delay: float
@@ -154,8 +155,7 @@ class Pending:
     resending: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Doubt:
+class Doubt(msgspec.Struct, frozen=True, kw_only=True):
     """→ ``doubt``, asked about in *delay* seconds. *fresh*: settle starts now."""
 
     delay: float
@@ -167,8 +167,7 @@ class Doubt:
     asks: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
+class Held(msgspec.Struct, frozen=True, kw_only=True):
     """→ ``held``: a person decides."""
 
     error: str
@@ -178,8 +177,7 @@ class Held:
 Transition: TypeAlias = Sent | Dead | Pending | Doubt | Held
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateSignal:
+class GateSignal(msgspec.Struct, frozen=True, kw_only=True):
     """What one attempt says about the provider: it works, it fails, it throttles, it refuses the account."""
 
     kind: str  # "success" | "failure" | "throttled" | "blocked"
