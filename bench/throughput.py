@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from harness.child import Child, ChildFailed
-from harness.contestants import FLOORS, NOTIFYQ, PLAIN_LOOP, Contestant, installed_peers
+from harness.contestants import FLOORS, NOTIFYQ, OFTEN_COLLECTED, PLAIN_LOOP, Contestant, installed_peers
 from harness.plot import bars as plot_bars
 from harness.report import Bar, Options, Result, answer
 from harness.server import Database, database
@@ -23,7 +23,7 @@ from harness.turns import turns
 
 WATCH = 0.02
 GIVE_UP = 30.0
-DEFAULT_SLOTS = replace(NOTIFYQ, name="notifyq, 20 slots (default)", slots=20, per_second=1500)
+DEFAULT_SLOTS = replace(NOTIFYQ, name="notifyq, 20 slots (default)", slots=20, per_second=3500)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ async def throughput(options: Options) -> Result:
     """Ask it."""
     rounds = options.pick(7, 2)
     seconds = options.pick(4.0, 0.8)
-    others = [*FLOORS, DEFAULT_SLOTS, PLAIN_LOOP]
+    others = [*FLOORS, DEFAULT_SLOTS, PLAIN_LOOP, OFTEN_COLLECTED]
     others += installed_peers() if options.peers else []
     drains: dict[str, list[Drain]] = {NOTIFYQ.name: []}
     pairs: dict[str, list[tuple[float, float]]] = {}

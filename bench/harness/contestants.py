@@ -55,9 +55,15 @@ class Contestant:
         ]
 
 
-NOTIFYQ = Contestant(name="notifyq", program="notifyq_system.py", per_second=3000)
+NOTIFYQ = Contestant(name="notifyq", program="notifyq_system.py", per_second=5500)
 PLAIN_LOOP = Contestant(
-    name="notifyq without uvloop", program="notifyq_system.py", per_second=2500, env={"BENCH_UVLOOP": "0"}
+    name="notifyq without uvloop", program="notifyq_system.py", per_second=4500, env={"BENCH_UVLOOP": "0"}
+)
+OFTEN_COLLECTED = Contestant(
+    name="notifyq, Python's gc as it comes",
+    program="notifyq_system.py",
+    per_second=4500,
+    env={"BENCH_GC": "default"},
 )
 POLLING = Contestant(name="notifyq, poll only", program="notifyq_system.py", variant="poll")
 FLOORS = (

@@ -3,11 +3,13 @@
 Variants: ``poll`` (no LISTEN), ``tasks`` (tasks are served, too), ``urgent`` (the producer's emails have
 priority -1), ``workers=N`` (N workers in this process, each with a pool of its own). With BENCH_TRACE=FILE a
 worker writes down its claims: one JSON line ``[start, end, [uid, ...]]`` each, in monotonic seconds.
+Python's collector is set as ``notifyq worker`` sets it, but for BENCH_GC=default.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -23,6 +25,7 @@ import asyncpg
 from common import HTML, TEXT, TOKEN, options, produce, run, say, told_to_stop
 
 import notifyq
+from notifyq.cli.runner import RARELY
 from notifyq.db import Link
 
 BULK = 1000
@@ -47,6 +50,8 @@ class Notifyq:
 
     async def work(self) -> None:
         given = self.given
+        if os.environ.get("BENCH_GC") != "default":
+            gc.set_threshold(*RARELY)
         stop = told_to_stop()
         claims = trace_claims() if "BENCH_TRACE" in os.environ else []
         name, _, number = given.variant.partition("=")

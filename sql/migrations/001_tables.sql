@@ -101,7 +101,10 @@ alter table notifyq.emails
     alter column status set storage main,
     alter column on_doubt set storage main,
     alter column claimed_by set storage main,
-    alter column account set storage main;
+    alter column account set storage main,
+    alter column receipt set storage main,
+    alter column last_error set storage main,
+    alter column provider_message_id set storage main;
 
 -- One partial index for each hot question. None of them grows with finished rows.
 create index emails_pending on notifyq.emails (builder, priority, run_after, id) where status = 'pending';
