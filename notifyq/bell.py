@@ -62,11 +62,11 @@ LONGEST_DAY: Final = 1.0
 SHORT_NIGHT: Final = 0.5
 """A night shorter than this makes the next day twice as long, in seconds."""
 
-DAY_LOOK: Final = 0.005
+DAY_LOOK: Final = 0.003
 FULL_DAY_LOOK: Final = 0.01
 """How often the lanes look by day; a lane whose slots are taken looks for urgent rows only."""
 
-QUIET_TURNS: Final = 3
+QUIET_TURNS: Final = 5
 """So many looks of every lane in vain end the day."""
 
 FORGOTTEN: Final = 2.0
