@@ -31,6 +31,9 @@ __all__ = ["EmailJob", "EmailWork"]
 
 log = logging.getLogger("notifyq")
 
+FIRST_LOOKS = 4
+"""With a backlog so many claims in a row look at what is foremost only; asks and the rest wait that long."""
+
 SLOW_ANSWER = 1.0
 """A claim that took longer than this says too little about the clocks, in seconds."""
 
@@ -78,6 +81,7 @@ class EmailWork:
         self._lease = seconds(settings.lease)
         self._jobs: set[EmailJob] = set()
         self._asking = 0
+        self._first_looks_left = 0
         self._mark = LowWater()
         self._clocks = ClockWatch(distrust=1.5 * settings.settle)
         self.gate = "open"
@@ -91,7 +95,8 @@ class EmailWork:
         """Claim emails to send and doubts to ask about, as many as there is *room* for."""
         claimed_at = steady_clock()
         since = self._mark.since(claimed_at)
-        if rung and room.bulk > 0 and since is None and not self.gate_troubled():
+        first = rung or self._first_looks_left > 0
+        if first and room.bulk > 0 and since is None and not self.gate_troubled():
             return await self._claim_first(room, claimed_at)
         ask_slots = max(0, min(self._settings.ask_slots - self._asking, room.bulk))
         rows = await self._link.fetch(
@@ -118,6 +123,8 @@ class EmailWork:
             last_waited=next((job.claim.waited for job in reversed(jobs) if not job.claim.asking), None),
         )
         self._asking += sum(job.claim.asking for job in jobs)
+        if room.bulk > 0:
+            self._first_looks_left = FIRST_LOOKS if len(jobs) >= room.bulk else 0
         look_at_once = rung and not jobs and self._mark.rung_in_vain(steady_clock())
         return Batch(
             jobs=jobs,
@@ -134,6 +141,7 @@ class EmailWork:
         rows = await self._link.fetch(query, self._worker, self._account, slots, served, self._lease, None)
         jobs = [self._job(row, claimed_at) for row in rows]
         self._jobs.update(jobs)
+        self._first_looks_left = max(0, self._first_looks_left - 1) if len(jobs) == slots else 0
         self._mark.note_first(started=claimed_at, ended=steady_clock())
         jobs.sort(key=lambda job: -job.claim.waited)
         return Batch(jobs=jobs, first=True)

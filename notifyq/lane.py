@@ -204,7 +204,7 @@ class Lane(Generic[Job]):
             self._bulk_under_way += not self._work.is_urgent(job)
             attempts.create_task(self._attempt(job))
         self._count(batch, room)
-        if batch.jobs and (batch.first or not self.backlog):
+        if batch.jobs and (rung or not self.backlog):
             # Their bytes leave before anybody else is told: in one turn of the loop they are written, and
             # uvloop sends what was written at the turn's end. With a backlog the next claim comes first:
             # the database works on it meanwhile.

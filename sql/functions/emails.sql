@@ -360,7 +360,7 @@ begin
             order by o.lease_until limit 1) is not null,
         (
             select e.id from notifyq.emails e
-            where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null
+            where e.send_before <= v_now and e.finished_at is null and e.lease_until is null and e.doubt_since is null
             order by e.send_before limit 1) is not null,
         coalesce(g.state, 'open'), coalesce(g.failures, 0), coalesce(g.state = 'open' and g.pace is null, true)
     into v_wake, v_others, v_expired, v_gate, v_failures, v_quiet
@@ -481,7 +481,7 @@ begin
             select coalesce(array_agg(early.id), '{}') into v_more
             from (
                 select e.id from notifyq.emails e
-                where e.status = 'pending' and e.postponed and e.builder = any (p_builders)
+                where e.postponed and e.finished_at is null and e.lease_until is null and e.builder = any (p_builders)
                   and e.doubt_since is null
                   and (e.send_before is null or e.send_before > v_now)
                 order by e.run_after, e.id limit 1
@@ -515,7 +515,7 @@ begin
                 lease_until = v_now + p_lease,
                 leased_at = v_now,
                 claimed_by = p_worker
-            where e.id = any (v_ids) and e.status in ('pending', 'doubt')
+            where e.id = any (v_ids)
             returning e.*
         )
         select
@@ -558,7 +558,8 @@ begin
     return v_count;
 end $$;
 
--- Past send_before: dead, never POSTed late. 1,000 at most a call.
+-- Past send_before: dead, never POSTed late. 1,000 at most a call. A row waits to be sent exactly while it has
+-- no end, no lease and no doubt; that is said, and not the status, for the sake of the index (see the tables).
 create or replace function notifyq.expire_emails(p_now timestamptz default null) returns int
 language plpgsql as $$
 declare
@@ -567,7 +568,7 @@ declare
 begin
     with past as (
         select e.id from notifyq.emails e
-        where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null
+        where e.send_before <= v_now and e.finished_at is null and e.lease_until is null and e.doubt_since is null
         order by e.send_before limit 1000
         for no key update skip locked
     ), expired as (

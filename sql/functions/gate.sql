@@ -221,7 +221,8 @@ begin
     where g.account = p_account;
     update notifyq.emails e
     set run_after = v_now, postponed = false
-    where e.status = 'pending' and e.postponed and e.run_after > v_now and e.account = p_account;
+    where e.postponed and e.finished_at is null and e.lease_until is null and e.run_after > v_now
+      and e.account = p_account;
     perform notifyq.ring();
     return true;
 end $$;

@@ -207,7 +207,7 @@ begin
                 lease_until = v_now + p_lease,
                 leased_at = v_now,
                 claimed_by = p_worker
-            where t.id = any (v_ids) and t.status = 'pending'
+            where t.id = any (v_ids)
             returning t.*
         )
         select

@@ -108,9 +108,13 @@ alter table notifyq.emails
 
 -- One partial index for each hot question. None of them grows with finished rows.
 create index emails_pending on notifyq.emails (builder, priority, run_after, id) where status = 'pending';
-create index emails_postponed on notifyq.emails (run_after, id) where status = 'pending' and postponed;
+-- Two of them name no status, which is what they mean: else a plan made in a quiet night, when all are empty,
+-- may look for them in emails_pending, and walk over the whole of the next backlog.
+create index emails_postponed on notifyq.emails (run_after, id)
+    where postponed and finished_at is null and lease_until is null;
 create index emails_waiting on notifyq.emails (id) where status = 'pending' and waits > 0;
-create index emails_expiring on notifyq.emails (send_before) where status = 'pending' and send_before is not null;
+create index emails_expiring on notifyq.emails (send_before)
+    where send_before is not null and finished_at is null and lease_until is null and doubt_since is null;
 create index emails_doubt on notifyq.emails (run_after, id)
     where status in ('pending', 'doubt') and doubt_since is not null;
 create index emails_processing on notifyq.emails (lease_until, id) where status = 'processing';

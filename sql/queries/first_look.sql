@@ -17,7 +17,7 @@ set status = 'processing',
     lease_until = coalesce($6::timestamptz, now()) + $5::interval,
     leased_at = coalesce($6::timestamptz, now()),
     claimed_by = $1
-where e.status = 'pending' and e.id = any (array(
+where e.id = any (array(
     select w.id from notifyq.emails w
     where w.status = 'pending' and w.builder = $4
       and w.priority = (
@@ -52,7 +52,7 @@ set status = 'processing',
     lease_until = coalesce($6::timestamptz, now()) + $5::interval,
     leased_at = coalesce($6::timestamptz, now()),
     claimed_by = $1
-where e.status = 'pending' and e.id = any (array(
+where e.id = any (array(
     select due.id
     from unnest($4::text[]) as k (builder) cross join lateral (
         select w.id, w.run_after from notifyq.emails w

@@ -127,7 +127,6 @@ BUGS = (
         seen_by=CLAIM + "::test_a_claim_is_a_lease_a_fence_and_an_attempt",
         sound="claim_seq = e.claim_seq + 1,",
         broken="claim_seq = e.claim_seq,",
-        count=2,
     ),
     Bug(
         name="sent without fence",
@@ -191,8 +190,9 @@ BUGS = (
         name="doubts expire",
         file=EMAILS,
         seen_by=LAST_LOOK + "::test_no_sweep_expires_what_may_have_been_accepted",
-        sound="where e.status = 'pending' and e.send_before <= v_now and e.doubt_since is null",
-        broken="where e.status in ('pending', 'doubt') and e.send_before <= v_now",
+        sound="where e.send_before <= v_now and e.finished_at is null and e.lease_until is null "
+        "and e.doubt_since is null",
+        broken="where e.send_before <= v_now and e.finished_at is null and e.lease_until is null",
         count=2,
     ),
     Bug(

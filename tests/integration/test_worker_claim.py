@@ -10,7 +10,18 @@ import asyncpg
 import pytest
 from outbox import Outbox, Pool, emails, keys
 
-from notifyq import Postmark, UnsafeDatabase, Worker, WorkerSettings, embedded, enqueue_many, migrate
+from notifyq import (
+    Postmark,
+    UnsafeDatabase,
+    Worker,
+    WorkerSettings,
+    embedded,
+    enqueue_many,
+    low_water,
+    migrate,
+)
+from notifyq.db import Link
+from notifyq.email_work import FIRST_LOOKS
 from notifyq.sqlfiles import query
 from notifyq.testing import FakePostmark, faults
 
@@ -155,3 +166,42 @@ async def test_a_server_that_may_forget_commits_is_refused(fake_postmark: FakePo
             unsafe = Worker(pool, provider=provider, settings=WorkerSettings(unsafe_durability=True))
             unsafe.drain()
             await unsafe.run()
+
+
+async def test_a_backlog_is_drained_by_first_looks_and_every_fifth_claim_is_whole(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are cheaper; but doubts, gates and what expires are looked at all the time."""
+    queries: list[str] = []
+    fetch = Link.fetch
+
+    async def noted(link: Link, query: str, *args: Any) -> list[Any]:
+        if query in ("first_look", "claim_emails"):
+            queries.append(query)
+        return await fetch(link, query, *args)
+
+    monkeypatch.setattr(Link, "fetch", noted)
+    monkeypatch.setattr(low_water, "SLOW", 60.0)  # a slow machine is not a held snapshot
+    await enqueue_many(outbox.pool, emails(keys(200)))
+    await outbox.start(slots=5)
+    await outbox.until_statuses({"sent": 200})
+
+    runs = [len(run.split()) for run in " ".join(queries).split("claim_emails")]
+    assert max(runs) == FIRST_LOOKS
+    assert queries.count("first_look") > 20
+
+
+async def test_a_doubt_is_asked_about_while_a_backlog_is_drained(outbox: Outbox) -> None:
+    """Its answer is overdue, and the backlog may last for an hour."""
+    account = Postmark(env=outbox.fake.env()).account
+    await outbox.put("doubt")
+    await outbox.pool.execute(
+        "update notifyq.emails set status = 'doubt', doubt_since = now() - interval '1 hour', account = $1",
+        account,
+    )
+    await enqueue_many(outbox.pool, emails(keys(300)))
+
+    await outbox.start(slots=2)
+    await outbox.until_event("not found", "doubt")
+
+    assert (await outbox.statuses())["pending"] > 100

@@ -10,7 +10,7 @@ import pytest
 
 from notifyq.sqlfiles import query
 
-ONE_SERVER_IS_ENOUGH = True
+ONE_SERVER_IS_ENOUGH = False
 
 FUNCTIONS = Path(__file__).parents[2] / "sql" / "functions" / "emails.sql"
 FIRST_LOOKS = {"first_look": "''", "first_look_of_several": "array['', 'reset']"}
@@ -114,3 +114,49 @@ async def check_plans(conn: asyncpg.Connection) -> None:
                     bad.append(f"{which}, {statistics}, {name}:\n{plan}")
         await conn.execute("analyze notifyq.emails", timeout=100)
     assert bad == [], "\n".join(bad)
+
+
+CLAIMS = {
+    "emails": "select * from notifyq.claim_emails('w', 'a', 20, 5, array[''], '20 s', 20)",
+    "tasks": "select * from notifyq.claim_tasks('w', 20, array['resize'], array[1000], '20 s')",
+    **{
+        name: f"execute {name} ('w', 'a', 20, {served}, '20 s', clock_timestamp())"
+        for name, served in FIRST_LOOKS.items()
+    },
+}
+
+FETCHED = (
+    "select sum(idx_tup_fetch + seq_tup_read)::int from pg_stat_xact_user_tables where schemaname = 'notifyq'"
+)
+"""How many rows this transaction has looked at."""
+
+
+@pytest.mark.parametrize("young", [True, False])
+@pytest.mark.parametrize("claim", CLAIMS)
+async def test_a_plan_made_while_nothing_was_due_serves_a_backlog(
+    notifyq_dsn: str, claim: str, young: bool
+) -> None:
+    """A worker plans once, on a young database or in a quiet night; then ten thousand rows come at once."""
+    conn = await asyncpg.connect(notifyq_dsn)
+    try:
+        await conn.fetch(query("prepare_session"), "test", "20s")
+        await conn.execute("select set_config('notifyq.bell', 'off', false)")
+        if not young:
+            await conn.execute(FILL, 10_000)
+            await conn.execute("vacuum analyze notifyq.emails")
+        if claim in FIRST_LOOKS:
+            await conn.execute(f"prepare {claim} as {query(claim)}")
+        await conn.fetch(CLAIMS[claim])
+        await conn.execute("begin")  # and so no analyze of autovacuum's comes between
+        await conn.execute(
+            "insert into notifyq.emails (key, message) select 'k' || n, '{}' from generate_series(1, 10000) n"
+        )
+        await conn.execute("insert into notifyq.tasks (name) select 'resize' from generate_series(1, 10000)")
+        before = await conn.fetchval(FETCHED)
+        claimed = await conn.fetch(CLAIMS[claim])
+        fetched = await conn.fetchval(FETCHED) - before
+    finally:
+        await conn.close()
+
+    assert len(claimed) == 20
+    assert fetched < 400
