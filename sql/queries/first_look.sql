@@ -1,7 +1,8 @@
 -- The first look: the bell has rung, and an email waits for this answer; or there is a backlog, which fills
 -- every slot. One statement takes what is due at the foremost priority and looks at nothing else; its caller
--- comes again at once and claims in full (notifyq.claim_emails; of five claims of a backlog one). It is no function, since that would cost a rung email 0.1 ms: a second plan is
--- set up, and the rows are gathered before any is answered.
+-- comes again at once and claims in full (notifyq.claim_emails; of five claims of a backlog one). It is no
+-- function, since that would cost a rung email 0.1 ms: a second plan is set up, and the rows are gathered
+-- before any is answered.
 --
 -- $1 worker, $2 account, $3 slots, $5 lease, $6 the time (null: now). It answers the email's columns of a
 -- claim. Not through a gate that is shut or recovering, and not what is in doubt: that needs the whole claim.
