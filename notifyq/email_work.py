@@ -34,6 +34,9 @@ log = logging.getLogger("notifyq")
 FIRST_LOOKS = 4
 """With a backlog so many claims in a row look at what is foremost only; asks and the rest wait that long."""
 
+SOON = 1.0
+"""Seconds. A claim that wants the next one so soon may have left something due."""
+
 SLOW_ANSWER = 1.0
 """A claim that took longer than this says too little about the clocks, in seconds."""
 
@@ -95,8 +98,8 @@ class EmailWork:
         """Claim emails to send and doubts to ask about, as many as there is *room* for."""
         claimed_at = steady_clock()
         since = self._mark.since(claimed_at)
-        first = rung or self._first_looks_left > 0
-        if first and room.bulk > 0 and since is None and not self.gate_troubled():
+        first = (rung or self._first_looks_left > 0) and since is None and not self._mark.slow
+        if first and room.bulk > 0 and not self.gate_troubled():
             return await self._claim_first(room, claimed_at)
         ask_slots = max(0, min(self._settings.ask_slots - self._asking, room.bulk))
         rows = await self._link.fetch(
@@ -119,7 +122,7 @@ class EmailWork:
             head["clock"],
             started=claimed_at,
             ended=steady_clock(),
-            everything=len(jobs) < room.bulk and head["gate"] == "open",
+            everything=len(jobs) < room.bulk and head["gate"] == "open" and not _soon(head["wake_in"]),
             last_waited=next((job.claim.waited for job in reversed(jobs) if not job.claim.asking), None),
         )
         self._asking += sum(job.claim.asking for job in jobs)
@@ -265,6 +268,11 @@ class EmailWork:
             say = log.info if state == "open" else log.warning
             say("the gate of %s is %s", self._account, state)
         self.gate, self.gate_failures = state, failures
+
+
+def _soon(wake_in: float | None) -> bool:
+    """More may be due than was taken: the next token of a gate that recovers comes within a second."""
+    return wake_in is not None and wake_in <= SOON
 
 
 def _sooner(one: float | None, other: float | None) -> float | None:

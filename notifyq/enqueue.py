@@ -115,7 +115,7 @@ async def enqueue(
 
 
 async def _put(conn: Connection, row: tuple[Any, ...]) -> Enqueued:
-    if made := await conn.fetch(query("insert_email"), uuid4(), *row):
+    if made := await conn.fetch(query("insert_email"), str(uuid4()), *row):
         return Enqueued(made[0]["id"], created=True)
     (known,) = await conn.fetch(query("enqueue_email"), *row)
     return Enqueued(known["id"], known["created"])

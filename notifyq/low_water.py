@@ -43,6 +43,11 @@ class LowWater:
         self._rest = 0.0
         self._partial = False
 
+    @property
+    def slow(self) -> bool:
+        """True while claims are slow: no first look then goes before one at everything."""
+        return self._slow
+
     def since(self, now: float) -> datetime | None:
         """From when on the next claim has to look; None: at everything. *now* is the steady clock."""
         self._partial = self._slow and self._mark is not None and now - self._whole_at < self._whole_every
@@ -86,7 +91,8 @@ class LowWater:
 
         If it did leave something, *last_waited* is how long the last row that it took had been due, in
         seconds: rows are taken by age, so that what is left is younger. Without this a claim that is too slow
-        to keep up would begin at the same old mark each time, and never catch up.
+        to keep up would begin at the same old mark each time, and never catch up. And a whole look that left
+        something puts the mark back to it: a long transaction's rows, say, which no partial claim would see.
         """
         if not self._partial:
             self._slow_claims = self._slow_claims + 1 if ended - started > SLOW else 0
@@ -95,6 +101,7 @@ class LowWater:
             self._rest = (ended - started) / WHOLE_SHARE
         if everything:
             self._mark = clock - MARGIN
-        elif self._slow and last_waited is not None:
+        elif last_waited is not None and (self._slow or self._mark is not None):
             reached = clock - timedelta(seconds=last_waited) - MARGIN
-            self._mark = reached if self._mark is None else max(self._mark, reached)
+            later = self._partial and self._mark is not None and self._mark > reached
+            self._mark = self._mark if later else reached

@@ -3,8 +3,10 @@
 -- name: insert_email
 -- An email of the Python package: made, it is checked. What nearly every call needs, and no function around
 -- it; $1 is made by the caller, since Postgres' own random bytes cost a lone email 0.05 ms. No row: the key is known.
+-- Each parameter is of a built-in type: for a domain, a driver asks the server what it is, on every new connection.
 insert into notifyq.emails (uid, key, message, run_after, send_before, priority, on_doubt)
-values ($1, $2, $3::text::jsonb, coalesce($4, clock_timestamp()), $5, $6, $7)
+values ($1::text::uuid, $2::text, $3::text::jsonb, coalesce($4::timestamptz, clock_timestamp()),
+        $5::timestamptz, $6::int, $7::text)
 on conflict (key) do nothing
 returning id
 

@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from outbox import Pool, an_email, emails, keys, until
 
-from notifyq import enqueue, enqueue_many
+from notifyq import enqueue, enqueue_many, migrate
 
 SQL_MESSAGE = '{"to":[{"email":"a@example.com"}],"from":{"email":"b@example.com"},"subject":"s","text":"t"}'
 
@@ -292,3 +292,23 @@ async def test_the_first_email_of_a_kind_in_a_long_transaction_holds_up_no_other
 
     assert row is not None
     assert row["created"]
+
+
+async def test_a_connection_whose_schema_was_made_anew_still_enqueues(conn: Any, notifyq_dsn: str) -> None:
+    """Tests rebuild it under a pool that lives on, and a driver remembers each type that it was asked for."""
+    await enqueue(conn, an_email())
+    other = await asyncpg.connect(notifyq_dsn)
+    await other.execute("drop schema notifyq cascade")
+    await migrate(other)
+    await other.close()
+
+    assert (await enqueue(conn, an_email())).created
+
+
+async def test_a_connection_with_a_codec_of_its_own_for_uuids_enqueues(conn: Any) -> None:
+    """As some frameworks set one up."""
+    await conn.set_type_codec(
+        "uuid", schema="pg_catalog", encoder=lambda text: text, decoder=lambda text: text
+    )
+
+    assert (await enqueue(conn, an_email())).created

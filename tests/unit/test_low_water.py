@@ -70,6 +70,31 @@ def test_a_claim_that_cannot_keep_up_begins_later_each_time() -> None:
     assert mark.since(4.5) == NOW + timedelta(seconds=7) - MARGIN
 
 
+def test_a_look_at_everything_that_leaves_rows_puts_the_mark_back_to_them() -> None:
+    """What a long transaction left behind the mark is drained by all claims that follow."""
+    mark = slow()
+    whole = 0.2 + WHOLE_EVERY
+    assert mark.since(whole) is None
+    later = NOW + timedelta(seconds=whole)
+    mark.note(later, started=whole, ended=whole + 0.2, everything=False, last_waited=30.0)
+
+    assert mark.since(whole + 0.3) == later - timedelta(seconds=30) - MARGIN
+
+
+def test_a_fast_look_that_leaves_rows_puts_the_mark_back_too() -> None:
+    """It may be needed by the very next claim."""
+    mark = LowWater()
+    mark.since(0)
+    mark.note(NOW, started=0, ended=0.002, everything=True)
+    mark.since(1)
+    mark.note(NOW, started=1, ended=1.002, everything=False, last_waited=60.0)
+    for start in (2.0, 3.0):
+        assert mark.since(start) is None
+        mark.note_first(started=start, ended=start + 0.02)
+
+    assert mark.since(3.1) == NOW - timedelta(seconds=60) - MARGIN
+
+
 def test_a_fast_claim_that_leaves_rows_sets_no_mark() -> None:
     """Without a held snapshot nothing is ever left out."""
     mark = LowWater()
