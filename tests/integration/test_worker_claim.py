@@ -168,7 +168,7 @@ async def test_a_server_that_may_forget_commits_is_refused(fake_postmark: FakePo
             await unsafe.run()
 
 
-async def test_a_backlog_is_drained_by_first_looks_and_every_fifth_claim_is_whole(
+async def test_a_backlog_is_drained_by_first_looks_and_whole_claims_in_between(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are cheaper; but doubts, gates and what expires are looked at all the time."""
@@ -187,8 +187,7 @@ async def test_a_backlog_is_drained_by_first_looks_and_every_fifth_claim_is_whol
     await outbox.until_statuses({"sent": 200})
 
     runs = [len(run.split()) for run in " ".join(queries).split("claim_emails")]
-    assert max(runs) == FIRST_LOOKS
-    assert queries.count("first_look") > 20
+    assert 0 < max(runs) <= FIRST_LOOKS
 
 
 async def test_a_doubt_is_asked_about_while_a_backlog_is_drained(outbox: Outbox) -> None:
